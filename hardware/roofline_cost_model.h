@@ -1,0 +1,34 @@
+// The first cost model: roofline3 for matrix products, T(S) for attention, bytes for the rest, latency + bandwidth for collectives.
+// Constants come from GpuSpec (fitted on ../shared/data/kernels by others; sources in hardware/data). Scope and limits: hardware/README.md.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "hardware/machine_spec.h"
+#include "sim/cost_model.h"
+#include "sim/machine.h"
+
+namespace stepsim {
+
+// `devices` representative GPUs of the kind with their resources: per device sm, hbm, link in, link out, nvlink; per host memory.
+Machine make_machine(const GpuSpec&, const ClusterSpec&, std::int32_t devices);
+
+class RooflineCostModel : public CostModel {
+ public:
+  // The machine must be make_machine(gpu, cluster, n).
+  RooflineCostModel(const GpuSpec&, const ClusterSpec&, const Machine&);
+  ~RooflineCostModel() override;
+  Cost cost(const OpWork& work, DeviceId device) const override;
+  // "compute", "memory", "latency", "link": what bounds it; for explain.
+  std::string bound_by(const OpWork& work) const;
+
+ private:
+  struct Tables;
+  std::unique_ptr<Tables> tables_;
+};
+
+// Time of a collective over `ranks` GPUs: latency + bytes on the slowest link over its achievable bandwidth (nccl-tests conventions).
+Duration collective_time(const GpuSpec&, const ClusterSpec&, const Collective&);
+
+}  // namespace stepsim

@@ -1,0 +1,53 @@
+// FLOPs of a step in the conventions that published numbers use, from dimensions alone. All per the whole step and all GPUs; a multiply-add
+// counts 2. Sources and the reference values: ARCHITECTURE.md "Metrics"; tests/validation/flops_conventions.csv.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/model_spec.h"
+#include "models/placement_plan.h"
+#include "models/training_recipe.h"
+
+namespace stepsim {
+
+enum class FlopsConvention : std::uint8_t {
+  kMegatronCausal,  // Megatron-LM today: causal attention halved, padded vocabulary
+  kMegatronFull,    // 2205.05198 equation 7: full square attention
+  kPalm,            // 6N + 12 L H Q T, N total
+  k6N,              // 6N, N total including embeddings
+  kMaxText,         // causal half, router counted
+  kTorchTitan,      // 6 (N - embedding) + 12 L H Q T, no halving
+  kLlmFoundry       // 6 (N - embedding if untied) + 12 L d T
+};
+
+struct StepFlops {
+  Flops model;     // forward and backward once
+  Flops hardware;  // with what runs again (the placement's re-runs in this convention's terms)
+};
+
+std::string convention_name(FlopsConvention);
+std::optional<FlopsConvention> convention_from_name(std::string_view name);
+std::vector<FlopsConvention> all_conventions();
+// kMegatronFull for LayerNorm+GeLU models, kMegatronCausal otherwise.
+FlopsConvention default_convention(const ModelSpec&);
+
+struct FlopsPerToken {  // forward + backward = 3 forward; and the parts that re-runs repeat
+  double layer_matrices = 0;  // forward FLOPs of one layer's matrix products, without attention scores
+  double attention = 0;       // forward FLOPs of one layer's QK^T and PV in this convention
+  double head = 0;            // forward FLOPs of the head
+  double model = 0;           // forward + backward of everything
+};
+FlopsPerToken flops_per_token(FlopsConvention, const ModelSpec&, std::int64_t sequence, std::int64_t vocab_padded);
+
+// What the placement runs again, in units of one layer's forward (matrices, attention apart), summed over the stage's layers, for one micro-batch.
+struct Rerun {
+  double layer_matrices = 0;  // e.g. 96 for full recompute of 96 layers
+  double attention = 0;       // e.g. 96 for full or selective core_attn
+};
+Rerun rerun_of_plan(const PlacementPlan&, const LayerTemplate&, std::int64_t layers);
+
+StepFlops step_flops(FlopsConvention, const ModelSpec&, const TrainingRecipe&, std::int64_t vocab_padded, const Rerun&);
+
+}  // namespace stepsim

@@ -1,0 +1,60 @@
+// A Transformer's dimensions and architecture choices: what a model card says. Knows no training run and no machine.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/units.h"
+
+namespace stepsim {
+
+enum class Normalization : std::uint8_t { kLayerNorm, kRmsNorm };
+enum class Activation : std::uint8_t { kGelu, kRelu, kSquaredRelu, kSwiGlu, kGeGlu };
+enum class Position : std::uint8_t { kLearned, kRotary, kAlibi, kNone };
+
+// Valid by construction of the loader: all counts > 0, heads % kv_heads == 0.
+struct ModelSpec {
+  std::string name;    // catalog name or the file's own
+  std::string source;  // where the dimensions come from
+  std::int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn_hidden = 0, vocab = 0;
+  std::int64_t max_positions = 0;  // rows of the learned position table; 0 with other positions; recipes may replace it by the sequence length
+  bool positions_follow_sequence = false;  // learned table as long as the run's sequence (MPT)
+  Normalization normalization = Normalization::kLayerNorm;
+  Activation activation = Activation::kGelu;
+  Position position = Position::kLearned;
+  bool linear_bias = true;       // on every linear layer
+  bool qkv_bias = true;          // on q, k, v (Qwen2: only there)
+  bool norm_bias = true;         // LayerNorm beta
+  bool qk_norm = false;          // RMSNorm per head on q and k
+  bool tied_head = true;
+  bool parallel_block = false;   // y = x + attention(norm(x)) + mlp(norm(x)) (PaLM)
+  double dropout = 0.0;          // hidden and attention, as trained
+  bool gated() const { return activation == Activation::kSwiGlu || activation == Activation::kGeGlu; }
+};
+
+// Exact parameter counts, embeddings as the model defines them (no padding).
+struct ParameterCount {
+  std::int64_t layer = 0;           // of one layer
+  std::int64_t layer_matrices = 0;  // of which weights of matrix products
+  std::int64_t embedding = 0;       // token table
+  std::int64_t positions = 0;       // learned positions, for `sequence` positions where the table follows the sequence
+  std::int64_t final_norm = 0;
+  std::int64_t head = 0;            // 0 if tied
+  std::int64_t total = 0;
+};
+ParameterCount parameter_count(const ModelSpec& model, std::int64_t sequence);
+
+// A catalog name or alias, a .textproto, or a Hugging Face config.json. Unknown name (with the nearest), malformed or impossible file: InputError.
+ModelSpec load_model(const std::string& name_or_file);
+
+// Names in the catalog, sorted.
+std::vector<std::string> model_names();
+
+// Reads the text of a config.json (llama, mistral, qwen2, gpt2, gpt_neox, opt, mpt, falcon-like, phi3, gemma where this program's layers can express
+// it). `file` is named in errors. A model type or feature that cannot be expressed (mixture of experts, MLA, sliding window that matters) is
+// an InputError that says so.
+ModelSpec parse_huggingface_config(const std::string& text, const std::string& file);
+
+}  // namespace stepsim

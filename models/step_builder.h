@@ -1,0 +1,49 @@
+// A model, a recipe, a layout, a preset and a placement -> the operator DAG of one training step on one tensor-parallel group, seen from one
+// representative rank. Templates are stamped per layer and micro-batch; equal work is stored once. Knows no machine.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/layer_template.h"
+#include "models/placement_plan.h"
+#include "sim/metrics.h"
+#include "sim/op_graph.h"
+
+namespace stepsim {
+
+struct StepRequest {
+  ModelSpec model;
+  TrainingRecipe training;
+  ParallelLayout parallel;
+  FrameworkPreset framework;
+  PlacementPolicy placement;
+  Bytes library_workspace{};  // lives all step (cuBLAS handles): a fact of machine and library, role workspace
+};
+
+// One saved tensor of one layer, for explain.
+struct SavedTensor {
+  std::int32_t layer = 0;     // -1 embedding, `layers` head
+  std::string op, name;
+  std::vector<std::int64_t> shape;
+  DType dtype = DType::kBf16;
+  Bytes bytes;
+  std::string placement;      // "keep", "recompute", "offload", "checkpoint" (kept as the input of a re-run)
+  std::vector<StorageId> storages;  // of micro-batch 0: the first made, then re-made ones
+};
+
+struct BuiltStep {
+  OpGraph graph;
+  PhaseMeaning phases;
+  std::vector<SavedTensor> saved;       // of micro-batch 0, by layer
+  std::vector<LabelId> saved_roles;     // role labels that saved_activations_peak_bytes counts
+  std::vector<LabelId> phase_labels;    // by Phase
+  std::int64_t parameters_per_device = 0;
+  std::vector<std::string> warnings;
+  std::vector<std::string> not_modelled;
+};
+
+// Throws InputError for what check_layout and check_policy refuse, and for graphs above 200 million ops (with the number).
+BuiltStep build_step(const StepRequest&);
+
+}  // namespace stepsim

@@ -1,0 +1,93 @@
+// What a cost model must know of an op and what a real backend needs to run it. The engine never looks inside, with two exceptions that
+// metrics need: whether an op is a copy, a collective or a point-to-point transfer (op_class). Shapes are per device, after sharding.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <variant>
+
+#include "sim/units.h"
+
+namespace stepsim {
+
+enum class DType : std::uint8_t { kFp32, kTf32, kBf16, kFp16, kFp8, kMxFp8, kNvFp4, kInt64, kInt32, kUint8 };
+
+// C[m,n] += A[m,k] B[k,n], `batch` times. FLOPs = 2 m n k batch. Reads (mk + kn) batch, writes mn batch elements.
+struct Gemm {
+  std::int64_t m = 0, n = 0, k = 0, batch = 1;
+  DType dtype = DType::kBf16;
+  bool transpose_a = false, transpose_b = false;  // TN forward, NN input gradient, NT weight gradient
+  bool accumulate_fp32 = false;                   // weight gradient added to an fp32 buffer (reads and writes 4 mn)
+  friend auto operator<=>(const Gemm&, const Gemm&) = default;
+};
+
+// One fused attention kernel (scores never reach memory). FLOPs = 4 batch heads queries keys head_dim (half if causal), backward 2.5 times.
+struct Attention {
+  std::int64_t batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, head_dim = 0;
+  DType dtype = DType::kBf16;
+  bool causal = true, backward = false;
+  std::int8_t kernel = 0;  // AttentionKernel of the builder's kernel set: 0 flash 2, 1 flash 3, 2 cuDNN
+  friend auto operator<=>(const Attention&, const Attention&) = default;
+};
+
+enum class MemoryKernel : std::int8_t {
+  kFusedElementwise,  // one pass: bias+GeLU, SwiGLU, dropout+add, cast, optimizer
+  kNorm,              // fused LayerNorm / RMSNorm
+  kSoftmax,           // scale+mask+softmax over the last dimension
+  kUnfused,           // eager elementwise, norm or softmax built of several kernels
+  kGather,            // embedding rows, permutations
+};
+
+// A kernel bound by memory traffic. FLOPs are not counted in any convention.
+struct MemoryBound {
+  Bytes read, written;
+  MemoryKernel kernel = MemoryKernel::kFusedElementwise;
+  friend auto operator<=>(const MemoryBound&, const MemoryBound&) = default;
+};
+
+enum class CollectiveKind : std::int8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kSendReceive };
+
+// `message` is the full tensor: what an all-gather ends with, a reduce-scatter starts from, an all-reduce keeps.
+struct Collective {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  Bytes message;
+  std::int32_t ranks = 1;
+  std::int32_t stride = 1;  // distance of neighbouring ranks in the machine: 1 = consecutive GPUs (tensor parallel)
+  friend auto operator<=>(const Collective&, const Collective&) = default;
+};
+
+enum class CopyDirection : std::int8_t { kDeviceToHost, kHostToDevice, kDeviceToDevice };
+
+struct Copy {
+  Bytes bytes;
+  CopyDirection direction = CopyDirection::kDeviceToHost;
+  bool pinned = true;
+  friend auto operator<=>(const Copy&, const Copy&) = default;
+};
+
+// A cost that is given, not modelled: row `index` of a GivenCosts table (user graphs, tests, imported traces).
+struct Given {
+  std::int32_t index = 0;
+  enum class Class : std::int8_t { kCompute, kCollective, kCopyToHost, kCopyToDevice, kPointToPoint } op_class = Class::kCompute;
+  friend auto operator<=>(const Given&, const Given&) = default;
+};
+
+struct Marker {  // zero duration, claims no memory, no cost
+  friend auto operator<=>(const Marker&, const Marker&) = default;
+};
+
+using OpWork = std::variant<Marker, Gemm, Attention, MemoryBound, Collective, Copy, Given>;
+
+enum class OpClass : std::uint8_t { kMarker, kCompute, kCollective, kPointToPoint, kCopyToHost, kCopyToDevice };
+OpClass op_class(const OpWork& work);
+
+// Arithmetic of the op itself (0 for copies, collectives, memory-bound kernels); a multiply-add counts 2. Causal attention counts half.
+Flops arithmetic(const OpWork& work);
+
+// Bytes that the op moves through device memory, each operand once (collectives: their buffers; copies: their bytes).
+Bytes memory_traffic(const OpWork& work);
+
+std::int64_t bits_of(DType dtype);
+inline Bytes size_of(std::int64_t elements, DType dtype) { return Bytes(elements * bits_of(dtype) / 8); }
+
+}  // namespace stepsim
