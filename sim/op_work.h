@@ -32,7 +32,7 @@ struct Attention {
 
 enum class MemoryKernel : std::int8_t {
   kFusedElementwise,  // one pass: bias+GeLU, SwiGLU, dropout+add, cast, optimizer
-  kNorm,              // fused LayerNorm / RMSNorm
+  kNorm,              // fused normalization over the last dimension
   kSoftmax,           // scale+mask+softmax over the last dimension
   kUnfused,           // eager elementwise, norm or softmax built of several kernels
   kGather,            // embedding rows, permutations

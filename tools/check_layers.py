@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""Fails on an include against the arrows of ARCHITECTURE.md, on third-party headers in our headers, and on words that sim/ must not know."""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# folder -> folders of ours that it may include besides itself
+ARROWS = {
+    "sim": set(),
+    "schema": {"sim"},
+    "models": {"sim", "schema"},
+    "hardware": {"sim", "schema"},
+    "traces": {"sim", "schema"},
+    "tools": {"sim", "schema", "models", "hardware", "traces"},
+    "tests": {"sim", "schema", "models", "hardware", "traces", "tools"},
+}
+FOREIGN_IN_HEADERS = re.compile(r'#include\s*[<"](boost/|google/protobuf|Eigen/|cuda|nlohmann/|sqlite3|mpi|zlib|fmt/|CLI/|.*\.pb\.h)')
+WORDS_UNKNOWN_TO_SIM = re.compile(
+    r"recompute|offload|checkpoint|megatron|llama|transformer|layernorm|fstream|iostream|stdio|printf|getenv", re.IGNORECASE)
+INCLUDE = re.compile(r'^\s*#include\s*"([^"]+)"')
+
+
+def source_files():
+    for folder in ARROWS:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in {".h", ".cc"}:
+                yield folder, path
+
+
+def violations():
+    for folder, path in source_files():
+        name = path.relative_to(ROOT)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            include = INCLUDE.match(line)
+            if include:
+                target = include.group(1).split("/")[0]
+                if target in ARROWS and target != folder and target not in ARROWS[folder]:
+                    yield f"{name}:{number}: {folder}/ may not include {include.group(1)}"
+            if path.suffix == ".h" and FOREIGN_IN_HEADERS.search(line):
+                yield f"{name}:{number}: third-party type in a header: {line.strip()}"
+            if folder == "sim" and WORDS_UNKNOWN_TO_SIM.search(line):
+                yield f"{name}:{number}: a word that sim/ does not know: {line.strip()}"
+
+
+def main():
+    found = list(violations())
+    for line in found:
+        print(line)
+    if not found:
+        print("ok: no violation of the include arrows")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
