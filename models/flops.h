@@ -13,13 +13,14 @@
 namespace stepsim {
 
 enum class FlopsConvention : std::uint8_t {
-  kMegatronCausal,  // Megatron-LM today: causal attention halved, padded vocabulary
-  kMegatronFull,    // 2205.05198 equation 7: full square attention
-  kPalm,            // 6N + 12 L H Q T, N total
-  k6N,              // 6N, N total including embeddings
-  kMaxText,         // causal half, router counted
-  kTorchTitan,      // 6 (N - embedding) + 12 L H Q T, no halving
-  kLlmFoundry       // 6 (N - embedding if untied) + 12 L d T
+  kMegatronCausal,     // Megatron-LM today: causal attention halved, padded vocabulary
+  kMegatronFull,       // 2205.05198 equation 7: full square attention
+  kPalm,               // 6N + 12 L H Q T, N total
+  k6N,                 // 6N, N total including embeddings
+  kMaxText,            // causal half, router counted
+  kTorchTitan,         // 6 (N - embedding) + 12 L H Q T, no halving
+  kLlmFoundry,         // 6 (N - embedding if untied) + 12 L d T
+  k6NWithoutEmbedding  // 6 (N - embedding)
 };
 
 struct StepFlops {
@@ -33,7 +34,7 @@ std::vector<FlopsConvention> all_conventions();
 // kMegatronFull for LayerNorm+GeLU models, kMegatronCausal otherwise.
 FlopsConvention default_convention(const ModelSpec&);
 
-struct FlopsPerToken {  // forward + backward = 3 forward; and the parts that re-runs repeat
+struct FlopsPerToken {        // forward + backward = 3 forward; and the parts that re-runs repeat
   double layer_matrices = 0;  // forward FLOPs of one layer's matrix products, without attention scores
   double attention = 0;       // forward FLOPs of one layer's QK^T and PV in this convention
   double head = 0;            // forward FLOPs of the head
@@ -41,13 +42,28 @@ struct FlopsPerToken {  // forward + backward = 3 forward; and the parts that re
 };
 FlopsPerToken flops_per_token(FlopsConvention, const ModelSpec&, std::int64_t sequence, std::int64_t vocab_padded);
 
-// What the placement runs again, in units of one layer's forward (matrices, attention apart), summed over the stage's layers, for one micro-batch.
+// What the placement runs again, in units of one layer's forward (matrices, attention apart), summed over the stage's layers, for one
+// micro-batch.
 struct Rerun {
   double layer_matrices = 0;  // e.g. 96 for full recompute of 96 layers
   double attention = 0;       // e.g. 96 for full or selective core_attn
+  double head = 0;            // of the head's forward, e.g. 0.75 in PaLM's rule; plans of layers leave it 0
 };
 Rerun rerun_of_plan(const PlacementPlan&, const LayerTemplate&, std::int64_t layers);
 
+// `rerun` is of all stages together, for one micro-batch.
 StepFlops step_flops(FlopsConvention, const ModelSpec&, const TrainingRecipe&, std::int64_t vocab_padded, const Rerun&);
+
+// A peak without its name says nothing: FP8 dense and BF16 sparse are the same number.
+struct NamedPeak {
+  std::string name;  // "h100-sxm-80gb bf16 dense"
+  FlopsPerSecond per_device;
+};
+struct Utilisation {
+  double mfu = 0, hfu = 0;  // fractions
+  std::string peak_name;    // of which
+};
+// The step must last and the peak be above 0.
+Utilisation utilisation(const StepFlops&, Duration step, std::int64_t devices, const NamedPeak&);
 
 }  // namespace stepsim

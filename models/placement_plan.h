@@ -1,5 +1,6 @@
 // The low-level form of a placement: for one stage, the order in which ops run and saved storages are dropped. Every policy is such a list.
-// An op may run several times (recursive schedules). The step builder replays the list into a graph; nothing else decides what is recomputed.
+// An op may run several times (recursive schedules). The step builder replays the list into a graph; nothing else decides what is
+// recomputed.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +12,22 @@
 namespace stepsim {
 
 enum class PlanVerb : std::uint8_t {
-  kForward,    // run forward ops [first, last] of the layer: the first time forward, later as recompute
-  kBackward,   // run backward ops [first, last] of the layer
-  kDrop,       // later readers of slot `first` need a re-run (its storage dies with its last reader so far)
+  kForward,   // run forward ops [first, last] of the layer: the first time forward, later as recompute
+  kBackward,  // run backward ops [first, last] of the layer
+  kDrop,      // later readers of slot `first` need a re-run (its storage dies with its last reader so far)
 };
 
 struct PlanStep {
   PlanVerb verb = PlanVerb::kForward;
-  std::int32_t layer = 0;           // of the stage, 0-based
-  std::int32_t first = 0, last = 0; // op indices of the template, both included; kDrop: slot index in `first`
-  bool again = false;               // kForward: a re-run (phase recompute)
+  std::int32_t layer = 0;            // of the stage, 0-based
+  std::int32_t first = 0, last = 0;  // op indices of the template, both included; kDrop: slot index in `first`
+  bool again = false;                // kForward: a re-run (phase recompute)
 };
 
 // One micro-batch through the stage's layers: forward of all of them, then (after the head) backward of all of them.
 struct PlacementPlan {
-  std::vector<PlanStep> forward;    // until the head may run
-  std::vector<PlanStep> backward;   // from the head's gradient on
+  std::vector<PlanStep> forward;   // until the head may run
+  std::vector<PlanStep> backward;  // from the head's gradient on
 };
 
 PlacementPlan make_plan(const LayerTemplate&, std::int64_t layers, const PlacementPolicy&, const FrameworkPreset&);

@@ -1,4 +1,5 @@
-// What becomes of each saved tensor, as people write it: rows of a table and the usual policies by name. Turned into a plan by placement_plan.h.
+// What becomes of each saved tensor, as people write it: rows of a table and the usual policies by name. Turned into a plan by
+// placement_plan.h.
 #pragma once
 
 #include <cstdint>
@@ -13,23 +14,24 @@ namespace stepsim {
 enum class PlacementAction : std::uint8_t { kKeep, kRecompute };  // offload: part 3
 
 struct PlacementRow {
-  std::int64_t first_layer = 0, last_layer = -1;        // both included; last -1: the last layer
-  std::string module_or_slot;                           // a module name ("core_attn") or a slot name ("qkv output"); "*": every saved slot
+  std::int64_t first_layer = 0, last_layer = -1;  // both included; last -1: the last layer
+  std::string module_or_slot;                     // a module name ("core_attn") or a slot name ("qkv output"); "*": every saved slot
   PlacementAction action = PlacementAction::kKeep;
 };
 
 enum class RecomputeGranularity : std::uint8_t { kNone, kFull, kSelective };
 enum class RecomputeMethod : std::uint8_t { kUniform, kBlock };
 
-// The policies of the command line. Exactly one of (granularity, segments, segment_sizes, halving) is in force; rows refine kNone and kSelective.
+// The policies of the command line. Exactly one of (granularity, segments, segment_sizes, halving) is in force; rows refine kNone and
+// kSelective.
 struct PlacementPolicy {
   RecomputeGranularity granularity = RecomputeGranularity::kNone;
   RecomputeMethod method = RecomputeMethod::kUniform;
-  std::int64_t num_layers = 1;                 // uniform: layers a segment; block: how many layers, from the first, are run again
-  std::vector<std::string> modules;            // selective; empty: {"core_attn"}
-  std::int64_t segments = 0;                   // K > 0: K segments as equal as possible, the larger ones first (at the input)
-  std::vector<std::int64_t> segment_sizes;     // from the input to the output; must add up to the layers
-  bool halving = false;                        // Chen 2016: recursive halving
+  std::int64_t num_layers = 1;              // uniform: layers a segment; block: how many layers, from the first, are run again
+  std::vector<std::string> modules;         // selective; empty: {"core_attn"}
+  std::int64_t segments = 0;                // K > 0: K segments as equal as possible, the larger ones first (at the input)
+  std::vector<std::int64_t> segment_sizes;  // from the input to the output; must add up to the layers
+  bool halving = false;                     // Chen 2016: recursive halving
   std::vector<PlacementRow> rows;
 };
 
@@ -40,7 +42,8 @@ struct RecomputeModule {
 };
 std::vector<RecomputeModule> recompute_modules();
 
-// Impossible policies (unknown module with the nearest, sizes that do not add up, N outside 1..layers, a module the model lacks): InputError
+// Impossible policies (unknown module with the nearest, sizes that do not add up, N outside 1..layers, a module the model lacks):
+// InputError
 // "--flag: found X, wanted Y". Returns warnings for a user ("core_attn with flash attention saves 0.1 %").
 std::vector<std::string> check_policy(const PlacementPolicy&, const LayerTemplate&, std::int64_t layers, AttentionKind);
 

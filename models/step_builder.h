@@ -1,5 +1,5 @@
-// A model, a recipe, a layout, a preset and a placement -> the operator DAG of one training step on one tensor-parallel group, seen from one
-// representative rank. Templates are stamped per layer and micro-batch; equal work is stored once. Knows no machine.
+// A model, a recipe, a layout, a preset and a placement -> the operator DAG of one training step on one tensor-parallel group, seen from
+// one representative rank. Templates are stamped per layer and micro-batch; equal work is stored once. Knows no machine.
 #pragma once
 
 #include <string>
@@ -23,27 +23,35 @@ struct StepRequest {
 
 // One saved tensor of one layer, for explain.
 struct SavedTensor {
-  std::int32_t layer = 0;     // -1 embedding, `layers` head
+  std::int32_t layer = 0;  // -1 embedding, `layers` head
   std::string op, name;
   std::vector<std::int64_t> shape;
   DType dtype = DType::kBf16;
   Bytes bytes;
-  std::string placement;      // "keep", "recompute", "offload", "checkpoint" (kept as the input of a re-run)
+  std::string placement;            // "keep", "recompute", "offload", "checkpoint" (kept as the input of a re-run)
   std::vector<StorageId> storages;  // of micro-batch 0: the first made, then re-made ones
 };
 
 struct BuiltStep {
   OpGraph graph;
   PhaseMeaning phases;
-  std::vector<SavedTensor> saved;       // of micro-batch 0, by layer
-  std::vector<LabelId> saved_roles;     // role labels that saved_activations_peak_bytes counts
-  std::vector<LabelId> phase_labels;    // by Phase
+  std::vector<SavedTensor> saved;     // of micro-batch 0, by layer
+  std::vector<LabelId> saved_roles;   // role labels that saved_activations_peak_bytes counts
+  std::vector<LabelId> phase_labels;  // by Phase
   std::int64_t parameters_per_device = 0;
   std::vector<std::string> warnings;
   std::vector<std::string> not_modelled;
 };
 
+// The three templates that a step is stamped from; one layer template serves all layers.
+struct StepTemplates {
+  LayerTemplate embedding, layer, head;
+};
+
 // Throws InputError for what check_layout and check_policy refuse, and for graphs above 200 million ops (with the number).
 BuiltStep build_step(const StepRequest&);
+
+// The same from given templates; the model's dimensions are not looked at beyond its number of layers, tying and norms.
+BuiltStep build_step(const StepRequest&, const StepTemplates&);
 
 }  // namespace stepsim

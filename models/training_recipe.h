@@ -23,21 +23,23 @@ struct TrainingRecipe {
   Precision precision = Precision::kBf16;
   std::optional<DType> gradient_dtype;  // none: the preset's
   AttentionKind attention = AttentionKind::kFlash;
-  double dropout = 0.0;           // hidden and attention
+  double dropout = 0.0;  // hidden and attention
   LossKind loss = LossKind::kPlain;
-  std::int64_t loss_chunks = 1;   // with kChunked
+  std::int64_t loss_chunks = 1;  // with kChunked
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   IterationKind iteration = IterationKind::kSteady;
 };
 
 struct ParallelLayout {
-  std::int32_t tensor = 1;        // ranks of a tensor-parallel group
-  bool sequence_parallel = false; // needs tensor > 1 to matter
+  std::int32_t tensor = 1;                           // ranks of a tensor-parallel group
+  bool sequence_parallel = false;                    // needs tensor > 1 to matter
   std::int32_t pipeline = 1, data = 1, context = 1;  // above 1: part 2 and later
 };
 
-// What cannot be trained so: heads not divisible by TP, sequence not divisible by TP under SP, kv_heads against TP (kv heads are replicated
-// when TP is a multiple of them), ffn and batch divisibility, sequence above a learned position table. `--flag: found X, wanted Y`: InputError.
+// Numbers out of any range (sequence 1..2^24, micro-batch, global batch and ranks 1..2^20, dropout 0..1, saved bytes of all layers below
+// 2^62), and what cannot be trained so: heads not divisible by TP, sequence not divisible by TP under SP, kv_heads against TP (kv heads are
+// replicated when TP is a multiple of them), ffn and batch divisibility, sequence above a learned position table. `--flag: found X, wanted
+// Y`: InputError.
 void check_layout(const ModelSpec&, const TrainingRecipe&, const ParallelLayout&);
 
 // Rows of the embedding table and head after padding to `multiple` x tensor ranks (Megatron: 128).

@@ -1,0 +1,185 @@
+#include "models/attention_block.h"
+
+#include <array>
+
+namespace stepsim {
+
+namespace {
+
+constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
+
+struct Heads {
+  SlotIndex query = kNoSlot, key = kNoSlot, value = kNoSlot;
+};
+
+std::vector<std::int64_t> query_shape(const DeviceShape& shape) { return {shape.tokens, shape.query_heads, shape.head_dim}; }
+std::vector<std::int64_t> kv_shape(const DeviceShape& shape) { return {shape.tokens, shape.kv_heads, shape.head_dim}; }
+std::int64_t mixed_width(const DeviceShape& shape) { return shape.query_width() + 2 * shape.kv_width(); }
+
+bool rotary(const TemplateContext& context) { return context.model.position == Position::kRotary; }
+
+void mixed_forward(TemplateBuilder& builder, AttentionBlock& block) {
+  const DeviceShape& shape = builder.shape();
+  const ModelSpec& model = builder.context().model;
+  block.qkv = make_linear(builder, "qkv", "", shape.hidden, mixed_width(shape), model.linear_bias || model.qkv_bias);
+  if (!block.qkv.bias.present()) {
+    block.mixed = builder.activation("qkv output", {shape.tokens, mixed_width(shape)});
+    linear_forward(builder, block.qkv, block.input.product, block.mixed);
+  } else {
+    // Megatron-LM's layers.py: output = matmul + bias, a kernel of its own.
+    const SlotIndex product = builder.activation("qkv product", {shape.tokens, mixed_width(shape)});
+    linear_forward(builder, block.qkv, block.input.product, product);
+    block.mixed = builder.activation("qkv output", {shape.tokens, mixed_width(shape)});
+    builder.pass(
+        kForward,
+        {.name = "qkv bias", .module = "", .reads = {product, block.qkv.bias.value}, .writes = {block.mixed}, .updates = {}, .holds = {}});
+  }
+  block.mixed_query = builder.view("query of qkv", block.mixed, query_shape(shape));
+  block.mixed_key = builder.view("key of qkv", block.mixed, kv_shape(shape));
+  block.mixed_value = builder.view("value of qkv", block.mixed, kv_shape(shape));
+}
+
+// RMSNorm of each head of q and k, one weight of head_dim each.
+Heads qk_norm_forward(TemplateBuilder& builder, AttentionBlock& block) {
+  const DeviceShape& shape = builder.shape();
+  if (!builder.context().model.qk_norm) return {block.mixed_query, block.mixed_key, block.mixed_value};
+  block.query_norm = builder.weight("query norm weight", {shape.head_dim});
+  block.key_norm = builder.weight("key norm weight", {shape.head_dim});
+  const Heads heads{.query = builder.activation("query, normalised", query_shape(shape)),
+                    .key = builder.activation("key, normalised", kv_shape(shape)),
+                    .value = block.mixed_value};
+  Pass pass{.name = "qk norm",
+            .module = "",
+            .reads = {block.mixed_query, block.mixed_key, block.query_norm.value, block.key_norm.value},
+            .writes = {heads.query, heads.key},
+            .updates = {},
+            .holds = {},
+            .kernel = MemoryKernel::kNorm};
+  if (builder.context().framework.saves_norm_statistics) {
+    block.norm_statistics = builder.add({.name = "qk norm statistics",
+                                         .kind = SlotKind::kForward,
+                                         .size = {},
+                                         .shape = {shape.tokens, shape.query_heads + shape.kv_heads},
+                                         .dtype = DType::kFp32,
+                                         .module = ""});
+    pass.writes.push_back(block.norm_statistics);
+  }
+  builder.pass(kForward, std::move(pass));
+  return heads;
+}
+
+// Eager rotation of x is x * cos + cat(-x2, x1) * sin: negate half, concatenate, two products, one sum. Beyond the one read and one write
+// of a fused kernel: reads 0.5 + 1 + 1 + 1 + 2 - 1 = 4.5, writes 0.5 + 1 + 1 + 1 + 1 - 1 = 3.5 of q and k.
+void eager_rotary(TemplateBuilder& builder, Pass& pass, Bytes rotated) {
+  if (builder.context().framework.fused_rotary) return;
+  pass.kernel = MemoryKernel::kUnfused;
+  pass.further_reads = Bytes(rotated.value / 2 * 9);
+  pass.further_writes = Bytes(rotated.value / 2 * 7);
+}
+
+// The rotated q and k and a contiguous v are new storages; the mixed qkv dies.
+Heads rotary_forward(TemplateBuilder& builder, const Heads& in) {
+  const DeviceShape& shape = builder.shape();
+  if (!rotary(builder.context())) return in;
+  const Heads heads{.query = builder.activation("query", query_shape(shape)),
+                    .key = builder.activation("key", kv_shape(shape)),
+                    .value = builder.activation("value", kv_shape(shape))};
+  Pass pass{.name = "rotary",
+            .module = "",
+            .reads = {in.query, in.key, in.value},
+            .writes = {heads.query, heads.key, heads.value},
+            .updates = {},
+            .holds = {}};
+  eager_rotary(builder, pass, builder.size(heads.query) + builder.size(heads.key));
+  builder.pass(kForward, std::move(pass));
+  return heads;
+}
+
+SlotIndex rotary_backward(TemplateBuilder& builder, const AttentionBlock& block, QkvGradients& gradients) {
+  const DeviceShape& shape = builder.shape();
+  Pass pass{.name = "rotary backward", .module = "", .reads = {gradients.query, gradients.key}, .writes = {}, .updates = {}, .holds = {}};
+  eager_rotary(builder, pass, builder.size(gradients.query) + builder.size(gradients.key));
+  if (!block.query_norm.present()) {
+    const SlotIndex mixed = builder.gradient("qkv output gradient", {shape.tokens, mixed_width(shape)});
+    pass.reads.push_back(gradients.value);
+    pass.writes = {mixed};
+    builder.pass(kBackward, std::move(pass));
+    return mixed;
+  }
+  const SlotIndex query = builder.gradient("query, normalised gradient", query_shape(shape));
+  const SlotIndex key = builder.gradient("key, normalised gradient", kv_shape(shape));
+  pass.writes = {query, key};
+  builder.pass(kBackward, std::move(pass));
+  gradients.query = query;
+  gradients.key = key;
+  return kNoSlot;
+}
+
+SlotIndex qk_norm_backward(TemplateBuilder& builder, const AttentionBlock& block, const QkvGradients& gradients) {
+  const DeviceShape& shape = builder.shape();
+  const SlotIndex mixed = builder.gradient("qkv output gradient", {shape.tokens, mixed_width(shape)});
+  Pass pass{.name = "qk norm backward",
+            .module = "",
+            .reads = {gradients.query, gradients.key, gradients.value, block.mixed_query, block.mixed_key, block.query_norm.value,
+                      block.key_norm.value},
+            .writes = {mixed},
+            .updates = {block.query_norm.gradient, block.key_norm.gradient},
+            .holds = {},
+            .kernel = MemoryKernel::kNorm};
+  if (block.norm_statistics != kNoSlot) pass.reads.push_back(block.norm_statistics);
+  builder.pass(kBackward, std::move(pass));
+  return mixed;
+}
+
+// From the gradients of what core attention read to that of the qkv projection's output.
+SlotIndex mixed_backward(TemplateBuilder& builder, const AttentionBlock& block, QkvGradients gradients) {
+  const DeviceShape& shape = builder.shape();
+  if (gradients.joint != kNoSlot) return gradients.joint;
+  SlotIndex mixed = kNoSlot;
+  if (rotary(builder.context())) mixed = rotary_backward(builder, block, gradients);
+  if (block.query_norm.present()) mixed = qk_norm_backward(builder, block, gradients);
+  if (mixed != kNoSlot) return mixed;
+  mixed = builder.gradient("qkv output gradient", {shape.tokens, mixed_width(shape)});  // backward of the split: a concatenation
+  builder.pass(kBackward, {.name = "qkv gradient concatenation",
+                           .module = "",
+                           .reads = {gradients.query, gradients.key, gradients.value},
+                           .writes = {mixed},
+                           .updates = {},
+                           .holds = {}});
+  return mixed;
+}
+
+}  // namespace
+
+AttentionBlock attention_forward(TemplateBuilder& builder, const ColumnInput& input) {
+  const DeviceShape& shape = builder.shape();
+  AttentionBlock block;
+  block.input = input;
+  mixed_forward(builder, block);
+  const Heads heads = rotary_forward(builder, qk_norm_forward(builder, block));
+  block.core = core_attention_forward(builder, heads.query, heads.key, heads.value);
+  block.projection = make_linear(builder, "attention projection", "", shape.query_width(), shape.hidden, false);
+  // Replicated, added after the sum over the group.
+  if (builder.context().model.linear_bias) block.projection.bias = builder.weight("attention projection bias", {shape.hidden});
+  block.output = builder.activation("attention projection output", {shape.tokens, shape.hidden});
+  linear_forward(builder, block.projection, block.core.output, block.output);
+  return block;
+}
+
+SlotIndex attention_backward(TemplateBuilder& builder, const AttentionBlock& block, SlotIndex output_gradient, SlotIndex partial) {
+  const DeviceShape& shape = builder.shape();
+  const SlotIndex context_gradient = row_backward(builder, block.projection, block.core.output, output_gradient);
+  const bool joint = one_kernel(builder.context()) && !rotary(builder.context()) && !block.query_norm.present();
+  const SlotIndex joint_gradient = joint ? builder.gradient("qkv output gradient", {shape.tokens, mixed_width(shape)}) : kNoSlot;
+  const QkvGradients gradients = core_attention_backward(builder, block.core, context_gradient, joint_gradient);
+  const SlotIndex mixed = mixed_backward(builder, block, gradients);
+  if (block.qkv.bias.present()) {
+    builder.pass(
+        kBackward,
+        {.name = "qkv bias gradient", .module = "", .reads = {mixed}, .writes = {}, .updates = {block.qkv.bias.gradient}, .holds = {}});
+  }
+  const std::array<ColumnGradient, 1> columns = {ColumnGradient{.linear = &block.qkv, .output_gradient = mixed}};
+  return column_backward(builder, block.input, columns, partial, true);
+}
+
+}  // namespace stepsim

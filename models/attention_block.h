@@ -1,0 +1,28 @@
+// The attention half of a layer: qkv projection, norms of q and k, rotary embedding, core attention, output projection. Its input is a
+// norm's output; the sum over the tensor-parallel group, bias and residual come after it.
+#pragma once
+
+#include "models/core_attention.h"
+#include "models/linear_block.h"
+#include "models/template_builder.h"
+
+namespace stepsim {
+
+struct AttentionBlock {
+  ColumnInput input;
+  Linear qkv, projection;
+  SlotIndex mixed = kNoSlot;  // qkv projection with bias; q, k, v are views of it or made from it
+  SlotIndex mixed_query = kNoSlot, mixed_key = kNoSlot, mixed_value = kNoSlot;
+  Weight query_norm, key_norm;
+  SlotIndex norm_statistics = kNoSlot;
+  CoreAttention core;
+  SlotIndex output = kNoSlot;  // this device's partial sum
+};
+
+AttentionBlock attention_forward(TemplateBuilder&, const ColumnInput& input);
+
+// `output_gradient` is whole (gathered); `partial` is an input gradient of a parallel branch to add (kNoSlot: none). Returns the gradient
+// of the input, reduced over the group.
+SlotIndex attention_backward(TemplateBuilder&, const AttentionBlock&, SlotIndex output_gradient, SlotIndex partial);
+
+}  // namespace stepsim

@@ -1,0 +1,33 @@
+// The loss from the head's input on: logits and vocabulary-parallel cross entropy in the ways that frameworks run it (plain in place or out
+// of place, fused, in chunks), forward and backward. Lg below: the logits in the compute dtype, tokens x vocabulary / ranks.
+#pragma once
+
+#include "models/linear_block.h"
+#include "models/template_builder.h"
+
+namespace stepsim {
+
+struct CrossEntropy {
+  SlotIndex loss = kNoSlot;                                  // fp32, one per token
+  SlotIndex saved = kNoSlot;                                 // softmax, or the gradient where forward makes it
+  SlotIndex target_mask = kNoSlot, masked_target = kNoSlot;  // plain
+  SlotIndex statistics = kNoSlot;                            // fused
+};
+
+// Plain: logits in the compute dtype and an fp32 working copy, 3 Lg at once in place, 5 Lg out of place (spec: Megatron-LM
+// cross_entropy.py). Fused: logits and their gradient, made in forward, 2 Lg (Transformer Engine). `logits` is written by the head's
+// product.
+CrossEntropy cross_entropy_forward(TemplateBuilder&, SlotIndex logits, SlotIndex labels);
+
+// Returns the gradient of the logits in the compute dtype.
+SlotIndex cross_entropy_backward(TemplateBuilder&, const CrossEntropy&);
+
+// Head and loss over equal parts of the tokens (the first ones a token longer), Lg / chunks at once: forward makes the gradients of the
+// head's input and weight, part by part (Liger-Kernel, ops/fused_linear_cross_entropy.py). InputError for more chunks than tokens or above
+// 10000.
+struct ChunkedHead {
+  SlotIndex loss = kNoSlot, input_gradient = kNoSlot;  // not yet reduced over the group
+};
+ChunkedHead chunked_head_forward(TemplateBuilder&, const Linear& head, SlotIndex input, SlotIndex labels);
+
+}  // namespace stepsim

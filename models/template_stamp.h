@@ -1,0 +1,66 @@
+// A layer template resolved against one graph: ids of work and labels, and for every operand where its storage is found. Made once per
+// build; stamping a layer then only looks up storages.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "models/layer_template.h"
+#include "models/slot_table.h"
+#include "sim/op_graph.h"
+
+namespace stepsim {
+
+// Where the storage of an operand is found. The first six are made anew in every micro-batch, the others live all step.
+enum class OperandPlace : std::uint8_t {
+  kOwn,             // of this layer alone
+  kInput,           // shared with the layer before
+  kOutput,          // shared with the layer behind
+  kOutputGradient,  // likewise
+  kInputGradient,
+  kBatch,    // shared by all layers, by name
+  kWeights,  // of this layer
+  kWeightGradients,
+  kTiedWeights,  // the embedding's, used by the head
+  kTiedWeightGradients,
+};
+inline constexpr std::size_t kPlacesPerMicroBatch = 6;
+inline constexpr std::size_t kPlaces = 10;
+
+struct StampOperand {
+  OperandPlace place = OperandPlace::kOwn;
+  std::int32_t index = 0;  // kOwn: the root; kBatch: which batch tensor; else 0
+  bool claims = false;     // a write that makes the storage (the root's first writer in its direction)
+  Bytes offset{}, size{};
+};
+
+struct StampOp {
+  WorkId work;
+  LabelId kind;
+  bool on_tensor_stream = false;
+  bool queued = false;  // takes the tensor group's communicator
+  std::vector<StampOperand> reads, writes, updates, holds;
+  std::vector<std::int32_t> after;
+};
+
+// A tensor of the batch (token ids, labels): one storage per micro-batch, whichever templates read it.
+struct BatchTensor {
+  std::string name;
+  Bytes size;
+};
+
+struct TemplateStamp {
+  const LayerTemplate* source = nullptr;
+  SlotTable table;
+  std::vector<StampOp> forward, backward;
+  std::vector<LabelId> names;                   // by slot
+  std::vector<StampOperand> roots;              // by root: its whole storage
+  Bytes own_weights{}, own_weight_gradients{};  // sums of the layer's slots
+};
+
+// `batch` grows by the batch tensors that the template is the first to read. `embedding`: the template whose weights a tied head shares
+// (slots of the same name), null elsewhere.
+TemplateStamp make_stamp(OpGraphBuilder&, const LayerTemplate&, std::vector<BatchTensor>& batch, const LayerTemplate* embedding = nullptr);
+
+}  // namespace stepsim
