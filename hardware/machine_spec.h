@@ -1,10 +1,13 @@
-// What a GPU, its node and its network are, with the source of every number; and the Machine and cost model made from it. Knows no Transformer.
+// What a GPU, its node and its network are, with the source of every number; and the Machine and cost model made from it. Knows no
+// Transformer.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/machine.h"
@@ -13,47 +16,87 @@
 
 namespace stepsim {
 
-// Fitted constants of the first cost model, per GPU (spec: roofline3 for matrix products, T(S) for attention). Fractions of datasheet peaks.
+// Rate of an attention kernel at length S, as a fraction of the dense peak: efficiency / (1 + half_length / S).
+struct AttentionRate {
+  std::int32_t head_dim = 0;
+  bool causal = false;
+  double forward = 0, forward_half_length = 0;
+  double backward = 0, backward_half_length = 0;
+};
+
+struct AttentionFit {
+  std::int8_t kernel = 0;  // as Attention::kernel; 3 is TensorRT-LLM's context attention, which the public inference data measured
+  Duration fixed{};
+  double memory = 0;                 // fraction of memory bandwidth that bounds it from below
+  std::vector<AttentionRate> rates;  // by (causal, head_dim)
+};
+
+// Time of a collective within an NVLink domain; w are the bytes that each GPU sends, n the ranks:
+//   fixed + per_rank (n - 1) + w / b + 2 sqrt(pipeline w / B), B = bus * link, b = B (1 - small_group / n).
+// The root is what chunks of the best size cost: more chunks overlap better and each costs `pipeline`.
+struct CollectiveFit {
+  Duration fixed{}, per_rank{};
+  double bus = 0;          // fraction of the link
+  double small_group = 0;  // below 2
+  Duration pipeline{};
+};
+
+// Fitted constants of the first cost model, per GPU (spec: roofline3 for matrix products, T(S) for attention). Fractions of datasheet
+// peaks.
 struct KernelFit {
-  Duration gemm_fixed{};            // t0
-  double gemm_compute = 0;          // ec
-  double gemm_memory = 0;           // em
-  Duration attention_fixed{};
-  double attention_forward_d64 = 0, attention_forward_d128 = 0, attention_forward_d256 = 0;  // e_d, of dense peak
-  double attention_half_length_full = 0, attention_half_length_causal = 0;                    // S0, tokens
-  double attention_backward = 0;    // efficiency of backward over forward
-  Duration memory_fixed{};          // t0 of memory-bound kernels
-  double memory_fused = 0, memory_unfused = 0;  // fraction of HBM bandwidth
+  Duration gemm_fixed{};    // t0
+  double gemm_compute = 0;  // ec
+  double gemm_memory = 0;   // em
+  double gemm_compute_fp8 = 0, gemm_compute_fp32 = 0;
+  std::vector<AttentionFit> attention;  // the first stands for kernels that are not listed
+  Duration memory_fixed{};              // t0 of memory-bound kernels
+  double memory_fused = 0, memory_norm = 0, memory_softmax = 0, memory_unfused = 0, memory_gather = 0;  // fractions of memory bandwidth
+  CollectiveFit all_reduce, gather, all_to_all;
+  double collective_sms = 0;       // share of the SMs that a running collective takes from compute
+  std::int32_t send_channels = 0;  // SMs of a send or receive
+  Duration network_hop{};          // latency of a step between NVLink domains
+  Duration kernel_issue{}, copy_issue{}, copy_fixed{};
+  double pageable = 0;  // rate of pageable over pinned copies
 };
 
 struct GpuSpec {
-  std::string name;                    // catalog name: "h100-sxm-80gb"
+  std::string name;  // catalog name: "h100-sxm-80gb"
   std::vector<std::string> aliases;
   std::map<std::string, double> peak_tflops;  // dense, by dtype name: "bf16", "fp16", "fp8", "tf32", "fp32", "fp4"
-  double sparse_factor = 1;            // 2 where the datasheet doubles with 2:4 sparsity
+  double sparse_factor = 1;                   // 2 where the datasheet doubles with 2:4 sparsity
   BytesPerSecond hbm;
-  Bytes memory;                        // as the driver reports it to programs
+  Bytes memory;  // as the driver reports it to programs
   std::int32_t sms = 0;
-  std::int32_t compute_capability = 0; // 80, 90, 100
-  BytesPerSecond host_to_device, device_to_host;  // alone, achievable
-  BytesPerSecond nvlink_per_direction; // 0: none
-  std::string host_link;               // "PCIe5 x16", "NVLink-C2C"
-  Bytes library_workspace;             // cuBLAS handles of main and autograd thread
+  std::int32_t compute_capability = 0;                      // 80, 90, 100
+  BytesPerSecond host_to_device, device_to_host;            // alone, achievable
+  BytesPerSecond both_host_to_device, both_device_to_host;  // while the other direction is busy too; 0: as alone
+  BytesPerSecond nvlink_per_direction;                      // 0: none
+  std::string host_link;                                    // "PCIe5 x16", "NVLink-C2C"
+  Bytes library_workspace;                                  // cuBLAS handles of main and autograd thread
   KernelFit fit;
+  std::string usual_cluster;
   std::vector<std::string> assumptions;  // derived or unsourced numbers, each a sentence for the user
 };
 
 struct ClusterSpec {
   std::string name;
+  std::vector<std::string> aliases;
   std::int32_t gpus_per_node = 8;
-  BytesPerSecond network_per_gpu;      // each direction
-  Bytes host_memory;                   // of a node
+  std::int32_t nvlink_domain = 8;         // consecutive GPUs that reach one another by NVLink
+  BytesPerSecond network_per_gpu;         // each direction
+  double network_efficiency = 1;          // achievable share of it
+  Bytes host_memory;                      // of a node
+  std::int32_t gpus_per_host_memory = 1;  // GPUs that share one host memory: a socket's, a Grace's
+  BytesPerSecond host_memory_bandwidth;   // of that memory, both directions together
   std::vector<std::string> assumptions;
 };
 
-// A catalog name, an alias, or a .textproto. InputError with the nearest name.
-GpuSpec load_gpu(const std::string& name_or_file);
-ClusterSpec load_cluster(const std::string& name_or_file);
+// Fields of machine.proto set after reading: ("peak.bf16", "1200 TFLOP/s"). Errors name "--set".
+using FieldValues = std::span<const std::pair<std::string, std::string>>;
+
+// A catalog name, an alias (case, spaces and underscores do not matter), or a .textproto or .json file. InputError with the nearest name.
+GpuSpec load_gpu(const std::string& name_or_file, FieldValues overrides = {});
+ClusterSpec load_cluster(const std::string& name_or_file, FieldValues overrides = {});
 ClusterSpec usual_cluster(const GpuSpec&);
 std::vector<std::string> gpu_names();
 std::vector<std::string> cluster_names();

@@ -1,8 +1,9 @@
 // The first cost model: roofline3 for matrix products, T(S) for attention, bytes for the rest, latency + bandwidth for collectives.
-// Constants come from GpuSpec (fitted on ../shared/data/kernels by others; sources in hardware/data). Scope and limits: hardware/README.md.
+// Constants come from GpuSpec (sources in hardware/data). Scope, limits and measured errors: hardware/README.md.
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "hardware/machine_spec.h"
@@ -11,7 +12,8 @@
 
 namespace stepsim {
 
-// `devices` representative GPUs of the kind with their resources: per device sm, hbm, link in, link out, nvlink; per host memory.
+// `devices` representative GPUs of the kind with their resources: per device sm, hbm, link in, link out, link both (where it
+// loses by it), nvlink, network; per host its memory. Resources are full loads of one GPU; the GPUs beside it are peers of its loads.
 Machine make_machine(const GpuSpec&, const ClusterSpec&, std::int32_t devices);
 
 class RooflineCostModel : public CostModel {

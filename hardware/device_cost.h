@@ -1,0 +1,23 @@
+// What a kernel, copy or collective costs on one device, before the resources have ids. Shares are of the device's own resources.
+#pragma once
+
+#include "sim/units.h"
+
+namespace stepsim {
+
+enum class Bound { kLatency, kCompute, kMemory, kLink };
+
+struct DeviceCost {
+  Duration fixed{}, alone{}, issue{};
+  Bound bound = Bound::kLatency;                                                                // what sets `alone`
+  double sm = 0, hbm = 0, link_in = 0, link_out = 0, nvlink = 0, network = 0, host_memory = 0;  // while `alone` runs, in [0, 1]
+  bool spins = false;  // holds its SMs while it waits for its peers
+};
+
+// Nearest picosecond. InputError where one op takes above 10^6 s: a job of that size is a mistake, and time is counted in 64 bits.
+Duration op_duration(double seconds);
+
+// part / whole, 0 where the whole is 0, at most 1.
+double share(double part, double whole);
+
+}  // namespace stepsim
