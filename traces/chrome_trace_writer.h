@@ -1,15 +1,16 @@
-// A finished step as Chrome Trace Event JSON: opens in Perfetto and chrome://tracing. A process per device, a row per stream, memory counters by
-// role, a flow for every dependency across streams. Times are integer nanoseconds inside; dur is end - start in text. Format notes: traces/README.md.
+// A finished step as Chrome Trace Event JSON: opens in Perfetto and chrome://tracing. A process per device, a row per stream, memory
+// counters by role, a flow for every dependency across streams. Times are integer nanoseconds inside; dur is end - start in text. Format
+// notes: traces/README.md.
 #pragma once
 
 #include <functional>
-#include <iosfwd>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "sim/op_graph.h"
 #include "sim/step_result.h"
+#include "traces/text_block.h"
 
 namespace stepsim {
 
@@ -19,9 +20,12 @@ struct ChromeTraceOptions {
   bool flows = true;
 };
 
-// Appends text to a sink in blocks; the sink writes, compresses or counts.
-using TextSink = std::function<void(std::string_view)>;
-
+// Invariants of the output:
+//  1. Slices of one row never overlap on the nanosecond grid, and only slices of zero length share a start; those have rows of their own,
+//     because a viewer binds a flow to the innermost slice at an instant.
+//  2. One slice for each part of each op that ran, named without micro-batch; a slice "wait" where a part occupied its stream before the
+//  start.
+//  3. A pair s, f with an id of its own for each edge between ops that share no stream and both ran; each end lies in its op's slice.
 void write_chrome_trace(const OpGraph&, const StepResult&, const ChromeTraceOptions&, const TextSink&);
 
 }  // namespace stepsim

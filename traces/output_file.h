@@ -1,4 +1,5 @@
-// Output that is replaced whole or not at all: written beside the target under another name, renamed at the end. Plain or gzip by name (".gz").
+// Output that is replaced whole or not at all: written beside the target under another name, renamed at the end. Plain or gzip by name
+// (".gz").
 #pragma once
 
 #include <memory>
@@ -7,14 +8,17 @@
 
 namespace stepsim {
 
+// "-" is stdout; devices, pipes and "/dev/stdout" are written directly, since they cannot be replaced. A symbolic link stays, what it
+// points at is replaced. The file keeps its permissions, a new one gets those of the umask. Not for several threads.
 class OutputFile {
  public:
-  explicit OutputFile(const std::string& path);  // "-": stdout. InputError if it cannot be created.
-  ~OutputFile();                                 // without commit(): nothing was written
+  // InputError if it cannot be created: no such folder, a folder itself, not writable.
+  explicit OutputFile(const std::string& path);
+  ~OutputFile();  // without commit(): the target is as it was
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
-  void write(std::string_view text);             // InputError when the disk is full
-  void commit();                                 // flush, close, rename
+  void write(std::string_view text);  // InputError when the disk is full
+  void commit();                      // flush, close, rename; InputError likewise; nothing may follow
 
  private:
   struct State;
