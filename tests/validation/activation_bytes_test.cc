@@ -25,7 +25,9 @@ StepRequest paper_request(const std::string& model) {
 StepResult run(const BuiltStep& step) {
   class OneCost : public CostModel {
    public:
-    Cost cost(const OpWork&, DeviceId) const override { return Cost{.fixed = {}, .alone = Duration(1000), .issue = Duration(100), .loads = {}}; }
+    Cost cost(const OpWork&, DeviceId) const override {
+      return Cost{.fixed = {}, .alone = Duration(1000), .issue = Duration(100), .loads = {}};
+    }
   };
   return simulate(step.graph, plain_machine(step.graph.device_count()), OneCost());
 }
@@ -92,8 +94,33 @@ TEST(ActivationBytes, SegmentsOfGpt3) {
   std::printf("\n");
 }
 
-// Figure 7 of 2205.05198: percent of the TP baseline kept by sequence parallelism, selective, both, and full recompute. Read from the plot by
-// pixel (../shared/data/papers/megatron_2205.05198_fig7_digitised.csv): 0.5 point is the reading error of a 100-point axis.
+// Chen et al. (1604.06174) section 4.4: recursive halving keeps O(log L) checkpoints for O(L log L) forwards. For L = 2^k layers the right
+// half is always the one that backward needs next, so at the deepest point k checkpoints and one layer are alive, the live checkpoint
+// being the layer's own input: k c + A. Each level runs the left half of its range once more: L / 2 layers a level, k L / 2 in all.
+TEST(ActivationBytes, RecursiveHalving) {
+  constexpr std::int64_t kCheckpoint = 50331648, kLayer = 2868903936;  // 2sbh and sbh(34 + 5as/h) of GPT-3 175B
+  std::printf("## table: halving\n");
+  std::printf(
+      "| layers | peak of saved activations | checkpoints beside the open layer | forwards of a layer, per layer |\n|---|---|---|---|\n");
+  for (std::int64_t k = 0; k <= 7; ++k) {
+    StepRequest request = paper_request("gpt3-175b");
+    request.model.layers = std::int64_t{1} << k;
+    request.placement.halving = true;
+    const BuiltStep step = build_step(request);
+    const Bytes peak = peak_of_roles(step.graph, run(step), DeviceId{0}, step.saved_roles);
+    EXPECT_EQ(peak, Bytes(k * kCheckpoint + kLayer)) << request.model.layers;
+    const LayerTemplate layer = transformer_layer({request.model, request.training, request.parallel, request.framework});
+    const double runs =
+        forward_runs(make_plan(layer, request.model.layers, request.placement, request.framework), layer, request.model.layers);
+    EXPECT_DOUBLE_EQ(runs, 1 + static_cast<double>(k) / 2) << request.model.layers;
+    std::printf("| %lld | %lld | %lld | %.1f |\n", static_cast<long long>(request.model.layers), static_cast<long long>(peak.value),
+                static_cast<long long>((peak.value - kLayer) / kCheckpoint), runs);
+  }
+  std::printf("\n");
+}
+
+// Figure 7 of 2205.05198: percent of the TP baseline kept by sequence parallelism, selective, both, and full recompute. Read from the plot
+// by pixel (../shared/data/papers/megatron_2205.05198_fig7_digitised.csv): 0.5 point is the reading error of a 100-point axis.
 TEST(ActivationBytes, Figure7) {
   std::printf("## table: figure-7\n");
   std::printf("| model | SP | selective | SP + selective | full | (stepsim, percent of the TP baseline) |\n|---|---|---|---|---|---|\n");

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""write_tables.py BUILD [--bench] [--check]: puts the tables that the validation tests print (and, with --bench, the speeds) into README.md.
+
+A test prints "## table: NAME", then the rows of a Markdown table, then an empty line. README.md has the places:
+<!-- table: NAME --> ... <!-- end -->. With --check nothing is written and a difference is exit code 1 (speeds are not compared).
+"""
+import argparse
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PLACE = re.compile(r"(<!-- table: ([a-z0-9-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def printed_tables(program):
+    tables, name = {}, None
+    run = subprocess.run([program], capture_output=True, text=True, check=False)
+    if run.returncode != 0:
+        sys.exit(f"{program} failed:\n{run.stdout[-2000:]}")
+    for line in run.stdout.splitlines():
+        if line.startswith("## table: "):
+            name = line.removeprefix("## table: ").strip()
+            tables[name] = []
+        elif name is not None and line.startswith("|"):
+            tables[name].append(line)
+        elif name is not None:
+            name = None
+    return {key: "\n".join(rows) + "\n" for key, rows in tables.items()}
+
+
+def speeds(programs):
+    rows = ["| what | speed | target |", "|---|---|---|"]
+    for program in programs:
+        run = subprocess.run([program, "--benchmark_format=json", "--benchmark_min_time=1"], capture_output=True, text=True, check=True)
+        for entry in json.loads(run.stdout)["benchmarks"]:
+            rate = next(((key, value) for key, value in entry.items() if key.endswith("/s") or key.endswith("_per_second")), None)
+            speed = f"{rate[1] / 1e6:.2f} million {rate[0].removesuffix('/s').removesuffix('_per_second')}/s" if rate else (
+                f"{entry['real_time']:.3g} {entry['time_unit']}")
+            rows.append(f"| {entry['name'].split('/')[0]} | {speed} | {entry.get('label', '')} |")
+    return "\n".join(rows) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("--bench", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+
+    tables = {}
+    for program in sorted((arguments.build / "tests/validation").glob("test_*")):
+        if program.is_file() and program.stat().st_mode & 0o100:
+            tables |= printed_tables(program)
+    if arguments.bench:
+        tables["speed"] = speeds(sorted(path for path in (arguments.build / "tests/bench").glob("*_bench") if path.is_file()))
+
+    readme = ROOT / "README.md"
+    before = readme.read_text(encoding="utf-8")
+    missing = []
+
+    def replaced(match):
+        name = match.group(2)
+        if name == "speed" and not arguments.bench:
+            return match.group(0)
+        if name not in tables:
+            missing.append(name)
+            return match.group(0)
+        return match.group(1) + tables[name] + match.group(4)
+
+    after = PLACE.sub(replaced, before)
+    if missing:
+        print("tables that no test printed (their data may be absent):", ", ".join(missing))
+    if arguments.check:
+        if after != before:
+            print("README.md differs from what the tests print: run tools/write_tables.py")
+        return 1 if after != before else 0
+    readme.write_text(after, encoding="utf-8")
+    print(f"{len(tables)} tables printed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
