@@ -14,7 +14,7 @@ namespace stepsim {
 inline constexpr std::uint32_t kFullLoad = 1u << 30;
 
 struct Load {
-  ResourceId resource;
+  ResourceId resource{};
   std::uint32_t fraction_2e30 = 0;  // 0 < u <= 2^30: share of the resource while the op runs alone, in units of 2^-30, rounded down
   std::uint16_t peers = 1;          // representative-equivalent users that are not simulated use it too: the resource sees peers * u
   std::uint16_t weight = 1;         // where hardware is unfair (PCIe 4 duplex: 24 out, 11.5 in)
@@ -22,10 +22,10 @@ struct Load {
 };
 
 struct Cost {
-  Duration fixed{};  // holds stream and queues, loads nothing, is never slowed
-  Duration alone{};  // then this long at full speed, with loads
-  Duration issue{};  // host time to launch it
-  std::span<const Load> loads;  // in the model's table, valid as long as the model; each resource at most once
+  Duration fixed{};               // holds stream and queues, loads nothing, is never slowed
+  Duration alone{};               // then this long at full speed, with loads
+  Duration issue{};               // host time to launch it
+  std::span<const Load> loads{};  // in the model's table, valid as long as the model; each resource at most once
 };
 
 class CostModel {
@@ -39,7 +39,7 @@ class GivenCostModel : public CostModel {
  public:
   struct Row {
     Duration fixed{}, alone{}, issue{};
-    std::vector<Load> loads;
+    std::vector<Load> loads{};
   };
   explicit GivenCostModel(std::vector<Row> rows, const CostModel* otherwise = nullptr);
   Cost cost(const OpWork& work, DeviceId device) const override;

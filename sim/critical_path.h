@@ -10,10 +10,10 @@
 namespace stepsim {
 
 struct PathStep {
-  OpId op;
-  DeviceId device;
-  TimePoint start;
-  Duration duration;
+  OpId op{};
+  DeviceId device{};
+  TimePoint start{};
+  Duration duration{};
 };
 
 // From the first op to the one that ends last, each step the latest-ending thing that the next one waited for (tie: lower id).

@@ -17,7 +17,12 @@ struct ListScheduleLimits {
 // Estimate of an op in any one unit; XLA's are blind to bytes (every asynchronous op 5,000, a GEMM 1,000).
 using OpEstimate = std::function<std::int64_t(OpId)>;
 
-// All ops in an order that respects edges; asynchronous ops as early as the limits allow, their consumers as late as their latency is covered.
+// All ops in an order that respects edges, the order of reads and writes of each storage, and markers as fences of their streams. It is
+// made from the graph's own order, with asynchronous ops that claim device memory just before the first op that waits for them: the thrifty
+// order. From there ops are only moved forward: an asynchronous op to where nothing that it needs is outstanding and the limits allow it,
+// another one to fill time in which the ops before it would wait. No move makes live memory exceed the limit; where the thrifty order
+// itself exceeds a limit, the result does so too. Copies, collectives and point-to-point ops on a compute stream are not asynchronous. The
+// graph must be a DAG (find_cycle). Estimates are not negative.
 std::vector<OpId> list_schedule(const OpGraph&, const OpEstimate&, const ListScheduleLimits&);
 
 }  // namespace stepsim

@@ -11,17 +11,17 @@
 namespace stepsim {
 
 struct Resource {
-  std::string name;             // "gpu0 sm"; unique
-  std::string kind;             // "sm", "hbm", "link out", "link in", "host memory", "nvlink", "network"
-  DeviceId device;              // none: shared by several
-  BytesPerSecond bandwidth{};   // of a full load, to report bytes moved; 0 for sm
+  std::string name;            // "gpu0 sm"; unique
+  std::string kind;            // "sm", "hbm", "link out", "link in", "host memory", "nvlink", "network"
+  DeviceId device{};           // none: shared by several
+  BytesPerSecond bandwidth{};  // of a full load, to report bytes moved; 0 for sm
 };
 
 struct Machine {
-  std::vector<Resource> resources;                   // by ResourceId
-  std::vector<std::optional<Bytes>> device_capacity; // by DeviceId; none: unlimited
-  std::vector<std::optional<Bytes>> host_capacity;   // by host
-  std::vector<std::int32_t> host_of_device;          // by DeviceId
+  std::vector<Resource> resources{};                    // by ResourceId
+  std::vector<std::optional<Bytes>> device_capacity{};  // by DeviceId; none: unlimited
+  std::vector<std::optional<Bytes>> host_capacity{};    // by host
+  std::vector<std::int32_t> host_of_device{};           // by DeviceId
 };
 
 // n devices with one host each, unlimited memory, no resources: for graphs whose costs carry no loads.

@@ -16,19 +16,31 @@ enum class LedgerRule : std::uint8_t {
   kScheduleOrder,  // liveness in issue order between copy start and copy done (XLA)
 };
 
-// Fills result.memory, out_of_memory, forced_frees from result.timeline, for device and host storages.
+// Fills result.memory, out_of_memory, forced_frees from result.timeline, for device and host storages. Its readings of the rules:
+// - Issue order: an op without issuer has no host time; it claims at its start and releases at its end, as under device order. A foreign
+// use is
+//   any read, write or hold on another stream of the storage's device than the claiming one (than the compute stream, for a resident).
+//   Deferred frees that no later claim polls are released at result.end.
+// - Device order, at one instant: ends, then markers, then ops of zero duration (claim and release), then starts, each by op id.
+// - Schedule order: one pass over the issue order. A copy, collective or point-to-point op off the compute stream claims at its own place
+// (start)
+//   and lets go of what it holds where the first op with an edge from it stands (done), before that op claims; without such an op, at the
+//   end. The time of a place is the latest start so far of a synchronous op of that device.
+// - Residents alone above capacity: `requested` is their sum, `available` the capacity, op none.
+// - A storage without bytes has no events. A never-shrinking pool counts with its high-water mark; the log keeps its claims and releases.
 void record_memory(const OpGraph&, const Machine&, LedgerRule device, LedgerRule host, StepResult& result);
 
 struct MemoryPeak {
-  Bytes bytes;
-  TimePoint at;
-  std::vector<Bytes> by_bucket;  // of the role labels, at that instant
+  Bytes bytes{};
+  TimePoint at{};
+  std::vector<Bytes> by_bucket{};  // of the role labels, at that instant
 };
 
-// The largest sum of live storages in one device's (or its host's) memory, and of which roles. First instant if reached twice.
+// The largest sum of live storages in one device's memory (or of its storages in host memory), and of which roles; a never-shrinking pool
+// counts with its high-water mark and the roles that made it. First instant if reached twice.
 MemoryPeak memory_peak(const OpGraph&, const StepResult&, DeviceId, MemorySpace);
 
-// The largest sum over the storages whose role label is one of `roles` (a label, not a bucket).
+// The largest sum over the storages in device memory whose role label is one of `roles` (a label, not a bucket).
 Bytes peak_of_roles(const OpGraph&, const StepResult&, DeviceId, std::span<const LabelId> roles);
 
 // Storages live at the peak, largest first (tie: lower id).

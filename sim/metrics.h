@@ -14,31 +14,31 @@ namespace stepsim {
 // How the builder's phases are to be read. Buckets of phase labels index these tables.
 struct PhaseMeaning {
   // Waiting for a copy before an op of this phase is exposed in ... (index into exposed_copy).
-  std::vector<std::int32_t> copy_wait_of_bucket;
+  std::vector<std::int32_t> copy_wait_of_bucket{};
   // Waiting for a copy to the host before the first op of one of these phases counts as tail instead.
-  std::vector<bool> copy_out_first_is_tail;
-  std::int32_t tail = 0;       // index into exposed_copy for waits at the end of the step
-  std::int32_t copy_waits = 1; // how many there are
+  std::vector<bool> copy_out_first_is_tail{};
+  std::int32_t tail = 0;        // index into exposed_copy for waits at the end of the step
+  std::int32_t copy_waits = 1;  // how many there are
 };
 
 struct TimePartition {
-  DeviceId device;                          // whose compute stream: the device that ends last
-  std::vector<Duration> busy;               // by bucket of the op's phase, less contention
-  Duration contention{};                    // integral of (1 - x) over busy time
-  std::vector<Duration> exposed_collective; // by bucket of the op's kind
-  std::vector<Duration> exposed_copy;       // by PhaseMeaning
-  Duration bubble{};                        // waiting for another device
-  Duration host{};                          // waiting for a launch
-  Duration idle{};                          // waiting for nothing
-  Duration total() const;                   // equals result.end
+  DeviceId device{};                           // whose compute stream: the device that ends last
+  std::vector<Duration> busy{};                // by bucket of the op's phase, less contention
+  Duration contention{};                       // integral of (1 - x) over busy time
+  std::vector<Duration> exposed_collective{};  // by bucket of the op's kind
+  std::vector<Duration> exposed_copy{};        // by PhaseMeaning
+  Duration bubble{};                           // waiting for another device
+  Duration host{};                             // waiting for a launch
+  Duration idle{};                             // waiting for nothing
+  Duration total() const;                      // equals result.end
 };
 TimePartition time_partition(const OpGraph&, const StepResult&, const PhaseMeaning&);
 
 struct ResourceUse {
-  ResourceId resource;   // or
-  QueueId queue;         // exactly one is valid
-  Duration busy;         // time during which at least one op loads it, waiting parts excluded
-  double load_s = 0;     // integral of its load over time, in full-load seconds
+  ResourceId resource{};  // or
+  QueueId queue{};        // exactly one is valid
+  Duration busy{};        // time during which at least one op loads it, waiting parts excluded
+  double load_s = 0;      // integral of its load over time, in full-load seconds
 };
 std::vector<ResourceUse> resource_use(const OpGraph&, const Machine&, const CostModel&, const StepResult&);
 

@@ -2,8 +2,9 @@
 // Made by OpGraphBuilder, then immutable. Tables in compressed sparse rows; ops are small integers; no strings and no vectors per op.
 //
 // Invariants:
-//  1. Op ids are dense, 0..ops().size()-1. Within an issuer the issue order is issue_order(issuer); by default ascending op id.
-//  2. Ops of a stream start in the order in which their issuer issues them (a stream is fed by one issuer; across issuers: ascending op id).
+//  1. Op ids are dense, 0..ops().size()-1. One order of all ops, issue_position(), by default ascending op id, gives the order within every
+//     issuer (issue_order) and within every stream (stream_order).
+//  2. Ops of a stream start in stream_order(stream); an op with several parts is in the order of each of their streams.
 //  3. A storage is claimed by the first op, in issue order, that writes it, unless live_at_start; it is released by its last holder (an op
 //     that reads, writes or holds it), unless live_at_end.
 //  4. Markers have work Marker; they write nothing that they would claim.
@@ -22,15 +23,15 @@
 namespace stepsim {
 
 struct Op {
-  WorkId work;
-  StreamId stream;                // of its first part; none only for a marker outside every stream
-  LabelId phase, kind;            // words of the builder; the engine only groups by them
-  std::int32_t layer = -1;        // -1: outside the layers
-  std::int32_t micro_batch = -1;  // -1: not of one micro-batch
-  OpId origin;                    // the op that this one runs again, if it is a clone
-  std::int32_t priority = 0;      // less starts first among ops that can start at one instant
-  IssuerId issuer;                // host thread that launches it; none: known at time 0, no issue cost
-  std::int32_t launch_group = -1; // consecutive ops of one captured graph (equal value >= 0) are issued together, by one launch
+  WorkId work{};
+  StreamId stream{};               // of its first part; none only for a marker outside every stream
+  LabelId phase{}, kind{};         // words of the builder; the engine only groups by them
+  std::int32_t layer = -1;         // -1: outside the layers
+  std::int32_t micro_batch = -1;   // -1: not of one micro-batch
+  OpId origin{};                   // the op that this one runs again, if it is a clone
+  std::int32_t priority = 0;       // less starts first among ops that can start at one instant
+  IssuerId issuer{};               // host thread that launches it; none: known at time 0, no issue cost
+  std::int32_t launch_group = -1;  // consecutive ops of one captured graph (equal value >= 0) are issued together, by one launch
 };
 
 enum class MemorySpace : std::uint8_t { kDevice, kHost };
@@ -40,51 +41,51 @@ enum class MemorySpace : std::uint8_t { kDevice, kHost };
 struct Pool {
   MemorySpace space = MemorySpace::kHost;
   std::int32_t host = 0;
-  DeviceId device;
-  Bytes capacity;
+  DeviceId device{};
+  Bytes capacity{};
   bool gated = false;
   bool never_shrinks = false;
 };
 
 struct Storage {
-  Bytes size;
-  LabelId role;                     // its bucket names the memory role
-  LabelId name;                     // what it is, for reports ("qkv output"); may be none
-  DeviceId device;                  // whose memory, or which device's host memory
+  Bytes size{};
+  LabelId role{};     // its bucket names the memory role
+  LabelId name{};     // what it is, for reports ("qkv output"); may be none
+  DeviceId device{};  // whose memory, or which device's host memory
   MemorySpace space = MemorySpace::kDevice;
-  std::int32_t pool = -1;           // index into pools(); -1: none
+  std::int32_t pool = -1;  // index into pools(); -1: none
   std::int32_t layer = -1, micro_batch = -1;
   bool live_at_start = false, live_at_end = false;
-  bool deferred_free = false;       // used on a stream other than its own and released through an event (record_stream)
+  bool deferred_free = false;  // used on a stream other than its own and released through an event (record_stream)
 };
 
 struct Tensor {  // a view: dropping it frees nothing, its storage does
-  StorageId storage;
-  Bytes offset, size;
+  StorageId storage{};
+  Bytes offset{}, size{};
 };
 
 struct Stream {
-  DeviceId device;
-  LabelId kind;
+  DeviceId device{};
+  LabelId kind{};
   bool compute = false;       // the stream whose time axis metrics partition; one a device
   bool any_ready_op = false;  // a labelled bound: start any op that can start instead of the next in order
 };
 
 // Exclusive, first come first served by (priority, time met, op id). A copy engine, a communicator.
 struct Queue {
-  DeviceId device;
-  LabelId kind;
+  DeviceId device{};
+  LabelId kind{};
   std::int32_t slots = 1;
 };
 
 struct Issuer {
-  DeviceId device;
+  DeviceId device{};
   std::int32_t run_ahead = 1024;  // launches issued and not yet started; the host blocks beyond it
 };
 
 enum class EdgeKind : std::uint8_t { kEndToStart, kStartToStart };
 struct Edge {
-  OpId from;
+  OpId from{};
   EdgeKind kind = EdgeKind::kEndToStart;
 };
 
@@ -109,13 +110,17 @@ class OpGraph {
   // Queues that part `part` takes when it could start and gives back at its end.
   std::span<const QueueId> queues(OpId id, std::int32_t part) const;
   std::span<const OpId> issue_order(IssuerId id) const;
+  std::span<const OpId> stream_order(StreamId id) const;
+  // Place of the op in the one order of all ops from which issue_order and stream_order follow; by default its id.
+  std::int32_t issue_position(OpId id) const { return issue_position_[static_cast<std::size_t>(id.index)]; }
 
   std::span<const OpWork> works() const { return works_; }
   const OpWork& work(WorkId id) const { return works_[static_cast<std::size_t>(id.index)]; }
   const OpWork& work(OpId id) const { return work(op(id).work); }
   std::int32_t label_count() const { return static_cast<std::int32_t>(labels_.size()); }
-  std::string_view label(LabelId id) const;      // "" for none
-  std::int32_t bucket(LabelId id) const;         // which sum of the metrics it belongs to; 0 for none
+  std::string_view label(LabelId id) const;  // "" for none
+  std::int32_t bucket(LabelId id) const;     // which sum of the metrics it belongs to; 0 for none
+  std::size_t bucket_count() const;          // 1 + the largest bucket of any label
 
   // Readable and stable: "forward L3 attention", with " mb2" where there are several micro-batches.
   std::string op_name(OpId id) const;
@@ -123,6 +128,8 @@ class OpGraph {
 
  private:
   friend class OpGraphBuilder;
+  friend OpGraph with_issue_order(OpGraph graph, std::span<const OpId> order);
+  void set_issue_order(std::span<const OpId> order);  // all ops
   template <class T>
   static std::span<const T> row(const std::vector<T>& values, const std::vector<std::uint32_t>& begin, OpId id) {
     const auto i = static_cast<std::size_t>(id.index);
@@ -132,8 +139,6 @@ class OpGraph {
     std::string text;
     std::int32_t bucket = 0;
   };
-  struct PartList;  // parts and their queues, for the ops that have more than the default
-
   std::vector<Op> ops_;
   std::vector<Stream> streams_;
   std::vector<Queue> queues_;
@@ -149,12 +154,15 @@ class OpGraph {
   std::vector<StorageId> holds_;
   std::vector<OpId> issue_after_;
   std::vector<std::uint32_t> edge_begin_, read_begin_, write_begin_, hold_begin_, issue_after_begin_;
-  std::vector<StreamId> part_streams_;             // CSR by op: all parts, the first included
+  std::vector<StreamId> part_streams_;  // CSR by op: all parts, the first included
   std::vector<std::uint32_t> part_begin_;
-  std::vector<QueueId> part_queues_;               // CSR by part (index into part_streams_)
+  std::vector<QueueId> part_queues_;  // CSR by part (index into part_streams_)
   std::vector<std::uint32_t> part_queue_begin_;
-  std::vector<OpId> issue_order_;                  // CSR by issuer
+  std::vector<OpId> issue_order_;  // CSR by issuer
   std::vector<std::uint32_t> issue_order_begin_;
+  std::vector<OpId> stream_order_;  // CSR by stream
+  std::vector<std::uint32_t> stream_order_begin_;
+  std::vector<std::int32_t> issue_position_;  // by op
 };
 
 // What one op adds to the graph. The spans are copied.
@@ -163,12 +171,12 @@ struct OpLinks {
   std::span<const Tensor> reads = {}, writes = {};
   std::span<const StorageId> holds = {};
   std::span<const OpId> issue_after = {};
-  std::span<const QueueId> queues = {};            // of the first part
+  std::span<const QueueId> queues = {};  // of the first part
 };
 
 // One further part of a rendezvous op.
 struct OpPart {
-  StreamId stream;
+  StreamId stream{};
   std::span<const QueueId> queues = {};
 };
 
@@ -189,7 +197,7 @@ class OpGraphBuilder {
   std::size_t op_count() const;
   const Storage& storage(StorageId) const;
 
-  // Takes everything; checks ids and shapes (STEPSIM_CHECK). Does not look for cycles: validate() does.
+  // Takes everything; checks ids and shapes (STEPSIM_CHECK). Does not look for cycles: find_cycle() does.
   OpGraph build() &&;
 
   OpGraphBuilder();
@@ -201,10 +209,14 @@ class OpGraphBuilder {
   std::unique_ptr<State> state_;
 };
 
-// A cycle among edges, stream order and issue_after, as ops in order, least id first; empty: the graph is a DAG.
+// Whether it runs beside the compute stream: a copy, a collective or a point-to-point transfer on another stream.
+bool is_asynchronous(const OpGraph&, OpId);
+
+// A cycle among edges of both kinds, stream order, issue order and issue_after, as ops in order, least id first; empty: the graph is a DAG.
+// A launch waits for the launch before it, not for that op to start: an op may wait for one that its issuer launches later.
 std::vector<OpId> find_cycle(const OpGraph&);
 
-// The same graph, each issuer issuing in the given order (a permutation of all its ops; streams follow).
+// The same graph, issued in the given order: a permutation of all ops of the graph; issuers and streams follow it.
 OpGraph with_issue_order(OpGraph graph, std::span<const OpId> order);
 
 }  // namespace stepsim

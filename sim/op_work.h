@@ -40,7 +40,7 @@ enum class MemoryKernel : std::int8_t {
 
 // A kernel bound by memory traffic. FLOPs are not counted in any convention.
 struct MemoryBound {
-  Bytes read, written;
+  Bytes read{}, written{};
   MemoryKernel kernel = MemoryKernel::kFusedElementwise;
   friend auto operator<=>(const MemoryBound&, const MemoryBound&) = default;
 };
@@ -50,7 +50,7 @@ enum class CollectiveKind : std::int8_t { kAllReduce, kAllGather, kReduceScatter
 // `message` is the full tensor: what an all-gather ends with, a reduce-scatter starts from, an all-reduce keeps.
 struct Collective {
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  Bytes message;
+  Bytes message{};
   std::int32_t ranks = 1;
   std::int32_t stride = 1;  // distance of neighbouring ranks in the machine: 1 = consecutive GPUs (tensor parallel)
   friend auto operator<=>(const Collective&, const Collective&) = default;
@@ -59,7 +59,7 @@ struct Collective {
 enum class CopyDirection : std::int8_t { kDeviceToHost, kHostToDevice, kDeviceToDevice };
 
 struct Copy {
-  Bytes bytes;
+  Bytes bytes{};
   CopyDirection direction = CopyDirection::kDeviceToHost;
   bool pinned = true;
   friend auto operator<=>(const Copy&, const Copy&) = default;

@@ -1,0 +1,78 @@
+#include "sim/op_costs.h"
+
+#include <algorithm>
+
+#include "sim/check.h"
+
+namespace stepsim {
+
+namespace {
+
+std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
+
+}  // namespace
+
+std::int32_t OpCosts::looked_up(WorkId work, DeviceId device) {
+  const std::uint64_t key = (static_cast<std::uint64_t>(work.index) << 32) | static_cast<std::uint32_t>(device.index);
+  const auto [found, is_new] = row_of_.try_emplace(key, -1);
+  if (is_new) found->second = added(work, device);
+  last_[at(work.index)] = {.device = device, .row = found->second};
+  return found->second;
+}
+
+std::int32_t OpCosts::added(WorkId work, DeviceId device) {
+  const Cost cost = model_.cost(graph_.work(work), device);
+  STEPSIM_CHECK(cost.fixed.count() >= 0);
+  STEPSIM_CHECK(cost.alone.count() >= 0);
+  STEPSIM_CHECK(cost.issue.count() >= 0);
+  Row row{.fixed = cost.fixed, .alone = cost.alone, .issue = cost.issue};
+  row.first_load = static_cast<std::uint32_t>(shares_.size());
+  const auto add = [&](const Load& load) {
+    shares_.push_back({.resource = load.resource.index, .fraction = load.fraction_2e30, .peers = load.peers, .weight = load.weight});
+  };
+  for (const Load& load : cost.loads) {
+    STEPSIM_CHECK(load.resource.valid());
+    STEPSIM_CHECK(at(load.resource.index) < machine_.resources.size());
+    STEPSIM_CHECK(load.fraction_2e30 <= kFullLoad);
+    STEPSIM_CHECK(load.peers >= 1);
+    STEPSIM_CHECK(load.weight >= 1);
+    for (std::size_t other = row.first_load; other < shares_.size(); ++other) {
+      STEPSIM_CHECK(shares_[other].resource != load.resource.index);
+    }
+    if (load.fraction_2e30 > 0) add(load);
+  }
+  row.first_waiting = static_cast<std::uint32_t>(shares_.size());
+  row.loads = row.first_waiting - row.first_load;
+  for (const Load& load : cost.loads) {
+    if (load.while_waiting && load.fraction_2e30 > 0) add(load);
+  }
+  row.waiting = static_cast<std::uint32_t>(shares_.size()) - row.first_waiting;
+  rows_.push_back(row);
+  return static_cast<std::int32_t>(rows_.size()) - 1;
+}
+
+std::int32_t OpCosts::together(std::span<const std::int32_t> parts) {
+  Row whole{.issue = row(parts[0]).issue, .first_load = static_cast<std::uint32_t>(shares_.size())};
+  for (const std::int32_t index : parts) {
+    const Row part = row(index);
+    whole.fixed = std::max(whole.fixed, part.fixed);
+    whole.alone = std::max(whole.alone, part.alone);
+    for (std::size_t i = part.first_load; i < part.first_load + part.loads; ++i) {
+      const Share load = shares_[i];
+      const auto same = std::find_if(shares_.begin() + whole.first_load, shares_.end(),
+                                     [&](const Share& other) { return other.resource == load.resource; });
+      if (same == shares_.end()) {
+        shares_.push_back(load);
+      } else {
+        same->fraction = std::max(same->fraction, load.fraction);
+        same->peers = std::max(same->peers, load.peers);
+        same->weight = std::max(same->weight, load.weight);
+      }
+    }
+  }
+  whole.loads = static_cast<std::uint32_t>(shares_.size()) - whole.first_load;
+  rows_.push_back(whole);
+  return static_cast<std::int32_t>(rows_.size()) - 1;
+}
+
+}  // namespace stepsim
