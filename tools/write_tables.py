@@ -2,7 +2,7 @@
 """write_tables.py BUILD [--bench] [--check]: puts the tables that the validation tests print (and, with --bench, the speeds) into README.md.
 
 A test prints "## table: NAME", then the rows of a Markdown table, then an empty line. README.md has the places:
-<!-- table: NAME --> ... <!-- end -->. With --check nothing is written and a difference is exit code 1 (speeds are not compared).
+<!-- table: NAME --> ... <!-- end -->. What stands in <!-- output --> ... <!-- end --> is what the ```sh block before it prints. With --check nothing is written and a difference is exit code 1 (speeds are not compared).
 """
 import argparse
 import json
@@ -10,9 +10,19 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PLACE = re.compile(r"(<!-- table: ([a-z0-9-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+OUTPUT = re.compile(r"(```sh\n(stepsim [^`]*?)```\n\n<!-- output -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def printed_output(command, build):
+    program = str((build / "stepsim").resolve())
+    text = command.replace("\\\n", " ").replace("stepsim", program, 1)
+    with tempfile.TemporaryDirectory() as folder:
+        run = subprocess.run(["bash", "-c", text], cwd=folder, capture_output=True, text=True, check=True)
+    return f"```text\n{run.stdout}```\n"
 
 
 def printed_tables(program):
@@ -71,6 +81,7 @@ def main():
         return match.group(1) + tables[name] + match.group(4)
 
     after = PLACE.sub(replaced, before)
+    after = OUTPUT.sub(lambda match: match.group(1) + printed_output(match.group(2), arguments.build) + match.group(4), after)
     if missing:
         print("tables that no test printed (their data may be absent):", ", ".join(missing))
     if arguments.check:

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""cli_errors.py BINARY: bad input ends with exit code 2, one line on stderr, nothing on stdout and no file written or changed."""
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+JOB = "--hardware h100-sxm-80gb --sequence 4096"
+OUTPUTS = "--json out.json --trace out.trace.json.gz --memory-csv out.csv"
+
+# Files that the cases read.
+FILES = {
+    "unknown_field.textproto": b'model { name: "llama3-8b" }\nparalel { tp: 8 }\n',
+    "unknown_field.json": b'{"model": {"name": "llama3-8b"},\n "training": {"seqence": 1}}',
+    "twice.textproto": b'training { sequence: 1\n  sequence: 2 }\n',
+    "heads.textproto": b'model { name: "llama3-8b" }\nhardware { name: "h100-sxm-80gb" }\ntraining { sequence: 4096 }\nparallel { tp: 5 }\n',
+    "utf16.textproto": 'model { name: "llama3-8b" }'.encode("utf-16"),
+    "latin1.textproto": b'model { name: "llama\xe9" }',
+    "binary.textproto": b'model { name: "llama\x00" }',
+    "open.textproto": b'model { name: "llama3-8b"\n',
+    "deep.json": b'{"model": ' * 100000,
+    "unit.textproto": b'base: "h100-sxm-80gb"\nhbm: "3350"\n',
+    "truncated.json": b'{"model_type": "llama", "hidden_size": 4096, "num_hid',
+    "no_layers.json": b'{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 4096}',
+    "cycle.textproto": b'ops { name: "a" stream: "x" duration: "1 us" after: "b" }\nops { name: "b" stream: "y" duration: "1 us" after: "a" }\n',
+    "graph_unit.textproto": b'ops { name: "a" stream: "x" duration: "5" }\n',
+    "no_op.textproto": b'ops { name: "a" stream: "x" duration: "1 us" after: "nobody" }\n',
+    "rows.csv": b"op,dtype,m,n,k,gpu,latency_us\ngemm,bf16,1,1\n",
+    "table.csv": b"op,dtype,m,n,k,gpu,latency_us\n",
+    "empty.csv": b"",
+    "baseline.json": b'{"a": 1}',
+}
+
+# Arguments -> the line, or its beginning when it ends in "...". OUT stands for outputs that must not appear.
+CASES = [
+    (f"run {JOB} --model llama3-8c OUT", '--model: found "llama3-8c", wanted a name of the catalog, a .textproto or a config.json, did you mean "llama3-8b"?'),
+    ("run --model llama3-8b --hardware h100-sxm-80g --sequence 1 OUT", '--hardware: found "h100-sxm-80g", ...'),
+    ("run --model llama3-8b --hardware h100-sxm-80gb OUT", "--sequence: found none, wanted ..."),
+    (f"run {JOB} OUT", "--model: found none, wanted ..."),
+    (f"run {JOB} --model llama3-8b --tp 3 OUT", "--tp: found 3, wanted a divisor of 32 heads ..."),
+    (f"run {JOB} --model llama3-8b --layers 0 OUT", "--layers: found 0, wanted ..."),
+    (f"run {JOB} --model llama3-8b --layers 1000000000000 OUT", "--layers: found layers 1000000000000, wanted ..."),
+    (f"run {JOB} --model llama3-8b --layers -1 OUT", "--layers: found -1, wanted ..."),
+    (f"run {JOB} --model llama3-8b --layers 99999999999999999999 OUT", "--layers: found ..."),
+    (f"run {JOB} --model llama3-8b --global-batch 1000000 OUT", "--global-batch: found a step of ..."),
+    (f"run {JOB} --model llama3-8b --micro-batch 1000000000000 OUT", "--micro-batch: found 1000000000000, wanted ..."),
+    (f"run {JOB} --model llama3-8b --sequence-paralel OUT", '--sequence-paralel: found an unknown flag, ... did you mean "--sequence-parallel"?'),
+    (f"run {JOB} --model llama3-8b --zero 3 OUT", "--zero: found a flag that is not built yet, ..."),
+    (f"run {JOB} --model llama3-8b --pp 2 OUT", "--pp: found 2, wanted 1: ..."),
+    (f"run {JOB} --model llama3-8b --tp OUT", "--tp: found ..."),
+    (f"run {JOB} --model llama3-8b --recompute ful OUT", '--recompute: found "ful", wanted one of none, full, selective, did you mean "full"?'),
+    (f"run {JOB} --model llama3-8b --set hardware.memory=80 OUT", "--set memory: found ..."),
+    (f"run {JOB} --model llama3-8b --json - --memory-csv -", "--memory-csv: found -, which --json has, wanted a file"),
+    (f"run {JOB} --model llama3-8b --json same.json --memory-csv ./same.json", "--memory-csv: found ./same.json, which --json writes, wanted another file"),
+    ("run heads.textproto --tp 8 --json heads.textproto", "--json: found heads.textproto, which is an input, wanted another file"),
+    (f"run {JOB} --model llama3-8b --json no/such/folder/out.json --memory-csv out.csv", "no/such/folder/out.json: found ..."),
+    (f"run {JOB} --model llama3-8b --memory-csv out.csv --json /dev/full", "/dev/full: found ..."),
+    (f"run {JOB} --model llama3-8b --trace out.pftrace", "--trace: found out.pftrace, which is not built yet, ..."),
+    (f"run {JOB} --model llama3-8b --check baseline.json OUT", "baseline.json: found no JSON of a run, ..."),
+    (f"run {JOB} --model llama3-8b --max-time 3 OUT", '--max-time: found "3", wanted a time ...'),
+    ("run unknown_field.textproto OUT", 'unknown_field.textproto:2:1: found unknown field "paralel", wanted a field of Job, did you mean "parallel"?'),
+    ("run unknown_field.json OUT", 'unknown_field.json:2:15: found unknown field "seqence", wanted a field of Training, did you mean "sequence"?'),
+    ("run twice.textproto OUT", 'twice.textproto:2:3: found field "sequence" twice, wanted it once'),
+    ("run heads.textproto OUT", "heads.textproto:4:12: found 5, wanted a divisor of 32 heads ..."),
+    ("run utf16.textproto OUT", "utf16.textproto: found UTF-16 text, wanted UTF-8"),
+    ("run latin1.textproto OUT", "latin1.textproto:1:21: found bytes that are not UTF-8, wanted UTF-8 text"),
+    ("run binary.textproto OUT", "binary.textproto:1:21: found a NUL byte, wanted UTF-8 text"),
+    ("run open.textproto OUT", "open.textproto:2:1: found the end of the text, wanted a field name"),
+    ("run deep.json OUT", 'deep.json:1:12: found unknown field "model", ...'),
+    ("run missing.textproto OUT", "missing.textproto: found no such file, wanted one that exists"),
+    ("run . OUT", ".: found a directory, wanted a file"),
+    ("run --model llama3-8b --sequence 4096 --hardware unit.textproto OUT", "unit.textproto:2:1: ...found ...wanted a rate ..."),
+    (f"run {JOB} --model truncated.json OUT", "truncated.json:1:..."),
+    (f"run {JOB} --model no_layers.json OUT", "no_layers.json..."),
+    ("simulate cycle.textproto OUT", "cycle.textproto:..."),
+    ("simulate graph_unit.textproto OUT", "graph_unit.textproto:1:29: found ..."),
+    ("simulate no_op.textproto OUT", "no_op.textproto:1:..."),
+    ("simulate missing.textproto OUT", "missing.textproto: found no such file, wanted one that exists"),
+    ("simulate utf16.textproto OUT", "utf16.textproto: found UTF-16 text, wanted UTF-8"),
+    ("validate --published rows.csv --json out.json", "rows.csv:2:1: found 4 cells, wanted 7 as in the head"),
+    ("validate --published empty.csv --json out.json", "empty.csv: found no line, ..."),
+    ("validate --published table.csv --format mpt --json out.json", "--format: format mpt is not built yet, wanted gemm"),
+    ("validate --backend cpu", "--backend: found a flag that is not built yet, ..."),
+    ("list modles", 'list: found "modles", wanted ... did you mean "models"?'),
+    ("compare a b", "compare: found a command that is not built yet, ..."),
+    ("rn", 'stepsim: found command "rn", wanted ... did you mean "run"?'),
+    ("", "stepsim: found no command, wanted one of `stepsim --help`"),
+]
+
+
+def matches(line, wanted):
+    parts = wanted.split("...")
+    if len(parts) == 1:
+        return line == wanted
+    at = 0
+    for part in parts:
+        found = line.find(part, at)
+        if found < 0 or (at == 0 and part and found != 0):
+            return False
+        at = found + len(part)
+    return wanted.endswith("...") or line.endswith(parts[-1])
+
+
+def problem_of(binary, arguments, wanted):
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in FILES.items():
+            pathlib.Path(folder, name).write_bytes(content)
+        words = arguments.replace("OUT", OUTPUTS if not arguments.startswith("validate") else "").split()
+        run = subprocess.run([binary, *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+        lines = run.stderr.splitlines()
+        if run.returncode != 2:
+            return f"exit {run.returncode}: {run.stderr[:200]}"
+        if len(lines) != 1 or not matches(lines[0], wanted):
+            return f"stderr {lines}, wanted {wanted!r}"
+        if run.stdout:
+            return f"stdout {run.stdout[:100]!r}"
+        left = {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
+        return "" if left == FILES else f"files {sorted(set(left) ^ set(FILES))} or a changed input"
+
+
+def main():
+    binary = str(pathlib.Path(sys.argv[1]).resolve())
+    wrong = 0
+    for arguments, wanted in CASES:
+        problem = problem_of(binary, arguments, wanted)
+        if problem:
+            wrong += 1
+            print(f"stepsim {arguments}\n  {problem}")
+    print(f"{len(CASES)} bad inputs, {wrong} wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

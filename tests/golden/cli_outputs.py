@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""cli_outputs.py BINARY: what the program writes, where, and with which exit code."""
+import csv
+import gzip
+import io
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+JOB = "run --model llama3-8b --hardware h100-sxm-80gb --tp 8 --sequence-parallel --sequence 8192 --layers 4".split()
+GPT = "run --model gpt3-175b --hardware a100-sxm-80gb --tp 8 --attention unfused".split()
+ROLES = ["weights", "gradients", "optimizer_state", "activations", "activation_gradients", "recomputed", "offload_staging", "communication",
+         "workspace", "logits", "other"]
+
+
+class Program:
+    def __init__(self, binary, folder):
+        self.binary, self.folder, self.failures = binary, pathlib.Path(folder), 0
+
+    def __call__(self, *arguments, code=0):
+        run = subprocess.run([self.binary, *arguments], cwd=self.folder, capture_output=True, text=True, timeout=60, check=False)
+        self.check(run.returncode == code, f"{' '.join(arguments)}: exit {run.returncode}, wanted {code}: {run.stderr[:300]}")
+        return run
+
+    def check(self, holds, text):
+        if not holds:
+            self.failures += 1
+            print(text)
+
+    def files(self):
+        return sorted(path.name for path in self.folder.iterdir())
+
+
+def check_summary(program):
+    run = program(*JOB)
+    lines = run.stdout.splitlines()
+    program.check(lines[0].startswith("FITS: "), "the verdict is not the first line")
+    program.check(len(lines) <= 26, f"{len(lines)} lines of summary")
+    program.check(all(len(line) <= 110 for line in lines), "a line of the summary is longer than 110 columns")
+    program.check("\x1b" not in run.stdout, "colour in a pipe")
+    program.check(run.stderr == "", f"stderr: {run.stderr}")
+    program.check(program(*JOB).stdout == run.stdout, "two runs print different summaries")
+
+
+def check_stdout_output(program):
+    run = program(*JOB, "--json", "-")
+    result = json.loads(run.stdout)
+    program.check(run.stderr.startswith("FITS: "), "the summary is not on stderr when an output is -")
+    parts = sum(result["time"].values())
+    program.check(abs(parts - result["step_time_s"]) < 1e-12, f"the time's parts add up to {parts}, not {result['step_time_s']}")
+    program.check(sum(result["memory"]["at_peak"].values()) == result["memory"]["peak_allocated_bytes"], "the peak's roles do not add up")
+    program.check(list(result["memory"]["at_peak"]) == ROLES, "roles of memory.at_peak")
+    rows = list(csv.DictReader(io.StringIO(program(*JOB, "--memory-csv", "-").stdout)))
+    peak = max(int(row["in_use_bytes"]) for row in rows if row["space"] == "device")
+    program.check(peak == result["memory"]["peak_allocated_bytes"], f"peak {peak} of the memory CSV is not that of the JSON")
+    program.check(rows[0].keys() >= set(ROLES), "a column of the memory CSV is missing")
+    trace = json.loads(program(*JOB, "--trace", "-").stdout)
+    slices = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    program.check(len(slices) >= result["simulation"]["ops"], f"{len(slices)} slices of {result['simulation']['ops']} ops")
+    program.check(program.files() == [], f"files were left: {program.files()}")
+
+
+def check_files(program):
+    pathlib.Path(program.folder, "old.json").write_text("old", encoding="utf-8")
+    program(*JOB, "--json", "old.json", "--trace", "t.json.gz", "--memory-csv", "m.csv")
+    program.check(program.files() == ["m.csv", "old.json", "t.json.gz"], f"files {program.files()}")
+    first = json.loads((program.folder / "old.json").read_text(encoding="utf-8"))
+    json.loads(gzip.decompress((program.folder / "t.json.gz").read_bytes()))
+    second = json.loads(program(*JOB, "--json", "-").stdout)
+    for result in (first, second):
+        del result["simulation"]["wall_s"]
+    program.check(first == second, "two runs give different JSON")
+    for path in program.folder.iterdir():
+        path.unlink()
+
+
+def check_out_of_memory(program):
+    run = program(*GPT, "--json", "oom.json", code=0)
+    program.check(run.stdout.startswith("OUT OF MEMORY: "), f"verdict: {run.stdout[:80]}")
+    result = json.loads((program.folder / "oom.json").read_text(encoding="utf-8"))
+    program.check(result["memory"]["fits"] is False, "fits")
+    program.check(result["memory"]["margin_bytes"] < 0, "margin")
+    program.check(result["out_of_memory"]["held_by"] != [], "holders")
+    program.check(result["out_of_memory"]["requested_bytes"] > result["out_of_memory"]["free_bytes"], "request")
+    program.check(result["tokens_per_s"] > 0, "the step is simulated to its end all the same")
+    program(*GPT, "--must-fit", code=3)
+    stopped = json.loads(program(*GPT, "--stop-at-out-of-memory", "--json", "-").stdout)
+    program.check(stopped["tokens_per_s"] is None, "a stopped step has no speed")
+    program.check(stopped["step_time_s"] < result["step_time_s"], "a stopped step is shorter")
+
+
+def check_baseline(program):
+    program(*JOB, "--json", "base.json")
+    program(*JOB, "--check", "base.json", "--must-fit", "--min-margin", "1 GiB")
+    slower = program(*JOB, "--recompute", "full", "--check", "base.json", "--max-time", "+2%", code=3)
+    lines = slower.stderr.splitlines()
+    program.check(len(lines) == 1 and lines[0].startswith("check: step time "), f"check: {slower.stderr}")
+    program(*JOB, "--recompute", "full", "--check", "base.json", "--max-time", "+60%", "--max-peak", "+0%")
+    program(*JOB, "--max-peak", "1 GiB", code=3)
+
+
+def check_resolved_job(program):
+    (program.folder / "job.textproto").write_text(
+        'model { name: "llama3-8b" layers: 4 }\nhardware { name: "h100-sxm-80gb" }\ntraining { sequence: 8192 }\n'
+        "parallel { tp: 4 sequence_parallel: true }\n", encoding="utf-8")
+    result = json.loads(program("run", "job.textproto", "--tp", "8", "--set", "training.micro_batch=1", "--json", "-").stdout)
+    job = result["job"]
+    program.check(job["parallel"]["tp"] == {"value": 8, "source": "--tp"}, f"tp: {job['parallel']['tp']}")
+    program.check(job["training"]["sequence"] == {"value": 8192, "source": "job.textproto:3:12"}, f"sequence: {job['training']['sequence']}")
+    program.check(job["training"]["micro_batch"]["source"] == "--set", "micro-batch")
+    program.check(job["training"]["optimizer"]["source"].startswith("default: "), "optimizer")
+    same = json.loads(program(*JOB, "--json", "-").stdout)
+    program.check(same["simulation"]["fingerprint"] == result["simulation"]["fingerprint"], "the same job from a file and from flags differs")
+
+
+def check_other_commands(program):
+    models = json.loads(program("list", "models", "--json", "-").stdout)["models"]
+    program.check("llama3-8b" in [model["name"] for model in models], "list models")
+    for what in ("hardware", "clusters", "frameworks", "placements", "conventions"):
+        listed = json.loads(program("list", what, "--json", "-").stdout)[what]
+        table = program("list", what).stdout.splitlines()
+        program.check(len(listed) > 0 and len(table) == len(listed) + 1, f"list {what}")
+    explained = json.loads(program("explain", *JOB[1:], "--json", "-").stdout)
+    program.check(len(explained["layers"]) == 6, "explain: embedding, 4 layers, head")
+    table = program("explain", *JOB[1:], "--module-table").stdout
+    program.check("core_attn" in table, "explain --module-table")
+    (program.folder / "graph.textproto").write_text(
+        'ops { name: "load" stream: "copy" duration: "5 us" }\nops { name: "gemm" stream: "compute" duration: "12 us" after: "load" }\n',
+        encoding="utf-8")
+    graph = json.loads(program("simulate", "graph.textproto", "--json", "-").stdout)
+    program.check(graph["step_time_s"] == 17e-6, f"5 us + 12 us = {graph['step_time_s']}")
+    (program.folder / "gemm.csv").write_text("op,dtype,m,n,k,gpu,latency_us\ngemm,bf16,4096,4096,4096,H100-SXM,1\n", encoding="utf-8")
+    compared = json.loads(program("validate", "--published", "gemm.csv", "--json", "-").stdout)
+    program.check(compared["rows"] == 1 and compared["detail"][0]["id"] == "2", f"validate: {compared}")
+    program("validate", "--published", "gemm.csv", "--max-error", "10%", code=3)
+
+
+def check_help(program):
+    text = program("run", "--help").stdout
+    for flag in ("--model", "--recompute-segments", "--trace", "Examples:"):
+        program.check(flag in text, f"run --help lacks {flag}")
+    for later in ("--zero", "--pp", "--offload", "--virtual-stages", "--stack"):
+        program.check(later not in text, f"run --help shows {later}, which is not built yet")
+    program.check(program("--version").stdout.startswith("stepsim "), "--version")
+    program.check("whatif" not in program("--help").stdout, "--help shows a command that is not built yet")
+
+
+def main():
+    binary = str(pathlib.Path(sys.argv[1]).resolve())
+    failures = 0
+    checks = [check_summary, check_stdout_output, check_files, check_out_of_memory, check_baseline, check_resolved_job, check_other_commands, check_help]
+    for check in checks:
+        with tempfile.TemporaryDirectory() as folder:
+            program = Program(binary, folder)
+            check(program)
+            failures += program.failures
+    print(f"{len(checks)} checks, {failures} wrong")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

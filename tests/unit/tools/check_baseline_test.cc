@@ -1,0 +1,70 @@
+#include "tools/check_baseline.h"
+
+#include "tests/unit/tools/test_jobs.h"
+#include "tools/report_json.h"
+
+namespace stepsim {
+
+// A run of 100 ms and 40 GiB on a card of 50 GiB, as far as the check looks at it.
+static StepRun run_of(Duration time, Bytes peak) {
+  StepRun run;
+  run.run.result.end = time;
+  run.run.memory.push_back({.device = DeviceId{0}, .peak = {.bytes = peak}, .capacity = Bytes(std::int64_t{50} << 30)});
+  return run;
+}
+
+static StepRun usual_run() { return run_of(Duration(100'000'000'000), Bytes(std::int64_t{40} << 30)); }
+
+static std::string baseline(const char* time_s, std::int64_t gib) {
+  return written("baseline.json", "{\"step_time_s\": " + std::string(time_s) +
+                                      ", \"memory\": {\"peak_allocated_bytes\": " + std::to_string(gib << 30) + "}}");
+}
+
+TEST(CheckBaseline, ToleratesWhatIsStated) {
+  const std::string file = baseline("0.098", 39);
+  EXPECT_EQ(check_failure(check_limits({file, "+3%", "+1 GiB"}), usual_run()), "");
+  EXPECT_EQ(check_failure(check_limits({file, "+2 ms", "+3%"}), usual_run()), "");
+  EXPECT_EQ(check_failure(check_limits({file, "+2%", ""}), usual_run()),
+            "check: step time 100 ms (baseline 98 ms, +2.04 %), at most 99.96 ms allowed");
+  EXPECT_EQ(check_failure(check_limits({file, "", "+1%"}), usual_run()),
+            "check: peak 40 GiB (baseline 39 GiB, +2.56 %), at most 39.39 GiB allowed");
+}
+
+TEST(CheckBaseline, WithoutTolerancesNothingMayGrow) {
+  EXPECT_EQ(check_failure(check_limits({baseline("0.1", 40)}), usual_run()), "");
+  const std::string failure = check_failure(check_limits({baseline("0.099", 39)}), usual_run());
+  EXPECT_NE(failure.find("step time"), std::string::npos);
+  EXPECT_NE(failure.find("; peak"), std::string::npos);
+  EXPECT_EQ(failure.find('\n'), std::string::npos);
+}
+
+TEST(CheckBaseline, LimitsNeedNoBaseline) {
+  EXPECT_EQ(check_failure(check_limits({"", "100 ms", "40 GiB", true, "10 GiB"}), usual_run()), "");
+  EXPECT_EQ(check_failure(check_limits({"", "99 ms"}), usual_run()), "check: step time 100 ms, at most 99 ms allowed");
+  EXPECT_EQ(check_failure(check_limits({"", "", "", false, "11 GiB"}), usual_run()), "check: margin 10 GiB, at least 11 GiB wanted");
+  StepRun full = run_of(Duration(1), Bytes(std::int64_t{60} << 30));
+  full.run.result.out_of_memory = OutOfMemory{};
+  EXPECT_EQ(check_failure(check_limits({"", "", "", true, "1 GiB"}), full),
+            "check: the step does not fit, --must-fit; margin -10 GiB, at least 1 GiB wanted");
+}
+
+TEST(CheckBaseline, RefusesWhatItCannotRead) {
+  const auto problem = [](const CheckOptions& options) { return error_of([&] { check_limits(options); }); };
+  EXPECT_EQ(problem({"", "+2%"}), "--max-time: found +2% without --check, wanted a baseline to add it to, or a limit without +");
+  EXPECT_TRUE(problem({"", "", "12"}).starts_with("--max-peak: found \"12\", w"));
+  EXPECT_TRUE(problem({"", "", "", false, "3"}).starts_with("--min-margin: found \"3\", w"));
+  const std::string other = written("other.json", "{\"a\": 1}");
+  EXPECT_EQ(problem({other}), other + ": found no JSON of a run, wanted what `stepsim run --json` writes");
+  const std::string broken = written("broken.json", "{\"memory\": ");
+  EXPECT_EQ(problem({broken}), broken + ": found no JSON of a run, wanted what `stepsim run --json` writes");
+  EXPECT_EQ(problem({baseline("-1", 3)}).substr(testing::TempDir().size() + 15), "found step_time_s -1, wanted the JSON of an earlier run");
+}
+
+TEST(CheckBaseline, ARunIsNoWorseThanItself) {
+  const Job job = resolve_job(main_job());
+  const StepRun run = run_step(job);
+  const std::string file = written("self.json", run_json(job, run));
+  EXPECT_EQ(check_failure(check_limits({file}), run), "");
+}
+
+}  // namespace stepsim

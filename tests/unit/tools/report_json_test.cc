@@ -1,0 +1,87 @@
+#include "tools/report_json.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tests/unit/tools/test_jobs.h"
+
+namespace stepsim {
+
+using Json = nlohmann::json;
+
+static Json report(const Job& job) { return Json::parse(run_json(job, run_step(job))); }
+
+TEST(ReportJson, HasTheFieldsOfTheContract) {
+  const Json json = report(resolve_job(main_job()));
+  for (const char* const name : {"schema_version", "version", "job", "step_time_s", "step_time_band", "tokens_per_s",
+                                 "tokens_per_s_per_gpu", "flops", "memory", "time", "exposed_collective", "exposed_copy", "resources",
+                                 "critical_path", "out_of_memory", "evidence", "warnings", "not_modelled", "simulation"}) {
+    EXPECT_TRUE(json.contains(name)) << name;
+  }
+  for (const char* const name : {"convention", "model_flops", "hardware_flops", "model_tflops_per_s_per_gpu", "peak_tflops_per_s",
+                                 "peak_dtype", "mfu", "hfu", "by_convention"}) {
+    EXPECT_TRUE(json["flops"].contains(name)) << name;
+  }
+  for (const char* const name :
+       {"fits", "device", "stage", "margin_bytes", "peak_allocated_bytes", "peak_reserved_bytes", "capacity_bytes", "host_peak_bytes",
+        "first_iteration_peak_bytes", "saved_activations_peak_bytes", "at_peak", "per_device"}) {
+    EXPECT_TRUE(json["memory"].contains(name)) << name;
+  }
+  for (const std::string_view role : kRoleNames) EXPECT_TRUE(json["memory"]["at_peak"].contains(std::string(role))) << role;
+  for (const char* const name : {"ops", "events", "wall_s", "fingerprint"}) EXPECT_TRUE(json["simulation"].contains(name)) << name;
+  for (const char* const name : {"tp", "dp", "pp", "cp", "ep"}) EXPECT_TRUE(json["exposed_collective"].contains(name)) << name;
+  for (const char* const name : {"forward", "backward", "tail"}) EXPECT_TRUE(json["exposed_copy"].contains(name)) << name;
+  EXPECT_EQ(json["simulation"]["fingerprint"].get<std::string>().size(), 16u);
+  EXPECT_EQ(json["flops"]["by_convention"].size(), all_conventions().size());
+  EXPECT_TRUE(json["step_time_band"].is_null());
+  EXPECT_TRUE(json["out_of_memory"].is_null());
+  EXPECT_LE(json["critical_path"].size(), 50u);
+}
+
+TEST(ReportJson, SumsAddUp) {
+  const Json json = report(resolve_job(main_job("4", {flag("--global-batch", "2")})));
+  double time = 0, exposed = 0;
+  for (const auto& part : json["time"]) time += part.get<double>();
+  EXPECT_NEAR(time, json["step_time_s"].get<double>(), 1e-15);
+  for (const auto& part : json["exposed_collective"]) exposed += part.get<double>();
+  EXPECT_NEAR(exposed, json["time"]["exposed_collective_s"].get<double>(), 1e-15);
+  std::int64_t bytes = 0;
+  for (const auto& part : json["memory"]["at_peak"]) bytes += part.get<std::int64_t>();
+  EXPECT_EQ(bytes, json["memory"]["peak_allocated_bytes"].get<std::int64_t>());
+  EXPECT_EQ(json["memory"]["margin_bytes"].get<std::int64_t>(), json["memory"]["capacity_bytes"].get<std::int64_t>() - bytes);
+  // Two sequences of 8,192 tokens a step on 8 GPUs.
+  EXPECT_NEAR(json["tokens_per_s"].get<double>() * json["step_time_s"].get<double>(), 2 * 8192, 1e-6);
+  EXPECT_NEAR(json["tokens_per_s_per_gpu"].get<double>() * 8, json["tokens_per_s"].get<double>(), 1e-6);
+}
+
+TEST(ReportJson, TheJobSaysWhereEachValueCameFrom) {
+  const std::string file = written("source.textproto", "training {\n  sequence: 8192\n}");
+  JobInput input{file, {flag("--model", "llama3-8b"), flag("--hardware", "h100-sxm-80gb"), flag("--layers", "2")}};
+  const Json json = report(resolve_job(input))["job"];
+  EXPECT_EQ(json["training"]["sequence"]["value"], 8192);
+  EXPECT_EQ(json["training"]["sequence"]["source"], file + ":2:3");
+  EXPECT_EQ(json["model"]["name"]["source"], "--model");
+  EXPECT_EQ(json["training"]["micro_batch"]["source"], "default: one sequence at a time");
+  EXPECT_EQ(json["parallel"]["sequence_parallel"]["value"], false);
+}
+
+TEST(ReportJson, OutOfMemoryNamesOpRequestAndHolders) {
+  // 4 layers fit in 5 GB before the step begins, not at its peak.
+  const Json fits = report(resolve_job(main_job("4")));
+  const std::int64_t peak = fits["memory"]["peak_allocated_bytes"];
+  const Job job = resolve_job(main_job("4", {flag("--set", "hardware.memory=" + std::to_string(peak - 1) + " B")}));
+  const Json json = report(job);
+  EXPECT_FALSE(json["memory"]["fits"].get<bool>());
+  EXPECT_EQ(json["memory"]["margin_bytes"], -1);
+  const Json& out = json["out_of_memory"];
+  ASSERT_TRUE(out.is_object());
+  EXPECT_TRUE(out["op"].is_string());
+  EXPECT_GT(out["requested_bytes"].get<std::int64_t>(), out["free_bytes"].get<std::int64_t>());
+  EXPECT_FALSE(out["held_by"].empty());
+  std::int64_t held = out["held_by_others_bytes"];
+  for (const Json& holder : out["held_by"]) held += holder["bytes"].get<std::int64_t>();
+  EXPECT_EQ(held + out["free_bytes"].get<std::int64_t>(), peak - 1);
+  EXPECT_EQ(json["step_time_s"], fits["step_time_s"]);
+}
+
+}  // namespace stepsim

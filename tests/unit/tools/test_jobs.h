@@ -1,0 +1,49 @@
+// Jobs and files that several tests use.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "sim/input_error.h"
+#include "tools/job.h"
+
+namespace stepsim {
+
+// "--tp", "8" as the program makes it of its arguments.
+inline FlagValue flag(const std::string& name, const std::string& value) {
+  for (const JobFlag& known : job_flags()) {
+    if (known.flag == name) return {name, std::string(known.path), value};
+  }
+  return parse_set(value);
+}
+
+// The main job of README.md, on two layers unless `layers` says otherwise.
+inline JobInput main_job(const std::string& layers = "2", std::vector<FlagValue> more = {}) {
+  JobInput input{"",
+                 {flag("--model", "llama3-8b"), flag("--hardware", "h100-sxm-80gb"), flag("--tp", "8"), flag("--sequence-parallel", "true"),
+                  flag("--sequence", "8192"), flag("--layers", layers)}};
+  input.flags.insert(input.flags.end(), more.begin(), more.end());
+  return input;
+}
+
+inline std::string written(const std::string& name, const std::string& text) {
+  const std::string path = testing::TempDir() + name;
+  std::ofstream(path, std::ios::binary) << text;
+  return path;
+}
+
+// What an InputError of `call` says, "" if there is none.
+template <class Call>
+std::string error_of(Call call) {
+  try {
+    call();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace stepsim

@@ -1,0 +1,136 @@
+#include "tools/check_baseline.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "schema/read_message.h"
+
+namespace stepsim {
+
+using Json = nlohmann::json;
+
+constexpr double kPerSecond = 1e12;  // of picoseconds
+
+// "+2%" as 0.02.
+static std::optional<double> percentage(const std::string& text) {
+  if (text.size() < 3 || text.front() != '+' || text.back() != '%') return std::nullopt;
+  double value = 0;
+  const char* const end = text.data() + text.size() - 1;
+  const auto read = std::from_chars(text.data() + 1, end, value);
+  if (read.ec != std::errc() || read.ptr != end || !std::isfinite(value) || value < 0) return std::nullopt;
+  return value / 100;
+}
+
+struct Baseline {
+  bool given = false;
+  double value = 0;  // in the smallest unit
+};
+
+// The limit of one quantity in its smallest unit: above the baseline in percent or units ("+2%", "+1 GiB"), or as it is ("70 GiB").
+template <class Parse>
+static std::int64_t limit_of(const std::string& flag, const std::string& text, const Baseline& baseline, Parse parse) {
+  const bool above = text.front() == '+';
+  if (above && !baseline.given)
+    throw InputError({flag}, "found " + text + " without --check, wanted a baseline to add it to, or a limit without +");
+  const std::optional<double> share = percentage(text);
+  double limit = 0;
+  if (share) {
+    limit = baseline.value * (1 + *share);
+  } else {
+    try {
+      limit = static_cast<double>(parse(std::string_view(text).substr(above ? 1 : 0))) + (above ? baseline.value : 0);
+    } catch (const QuantityError& error) {
+      throw InputError({flag}, std::string(error.what()) + ", or a percentage such as +2%");
+    }
+  }
+  constexpr double kMost = 9e18;  // below 2^63
+  if (limit > kMost) throw InputError({flag}, "found " + text + ", wanted a smaller tolerance");
+  return static_cast<std::int64_t>(limit);
+}
+
+static double number_of(const Json& json, const std::string& file, const char* name) {
+  if (!json.contains(name) || !json[name].is_number()) {
+    throw InputError({file}, std::string("found no number ") + name + ", wanted the JSON of an earlier run");
+  }
+  const double value = json[name];
+  if (!(value >= 0 && value < 9e18)) throw InputError({file}, fmt::format("found {} {}, wanted the JSON of an earlier run", name, value));
+  return value;
+}
+
+static void read_baseline(const std::string& file, CheckLimits& limits) {
+  const std::string text = read_text_file(file);
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object() || !json.contains("memory") || !json["memory"].is_object()) {
+    throw InputError({file}, "found no JSON of a run, wanted what `stepsim run --json` writes");
+  }
+  const double picoseconds = number_of(json, file, "step_time_s") * kPerSecond;
+  if (picoseconds > 9e18) throw InputError({file}, "found a step_time_s above 106 days, wanted the JSON of an earlier run");
+  limits.baseline_time = Duration(std::llround(picoseconds));
+  limits.baseline_peak = Bytes(std::llround(number_of(json["memory"], file, "peak_allocated_bytes")));
+}
+
+CheckLimits check_limits(const CheckOptions& options) {
+  CheckLimits limits;
+  limits.must_fit = options.must_fit;
+  if (!options.baseline.empty()) read_baseline(options.baseline, limits);
+  const bool nothing_may_grow = !options.baseline.empty() && options.max_time.empty() && options.max_peak.empty();
+  if (nothing_may_grow) {
+    limits.time = limits.baseline_time;
+    limits.peak = limits.baseline_peak;
+  }
+  if (!options.max_time.empty()) {
+    const Baseline baseline{limits.baseline_time.has_value(), static_cast<double>(limits.baseline_time.value_or(Duration{}).count())};
+    limits.time =
+        Duration(limit_of("--max-time", options.max_time, baseline, [](std::string_view text) { return parse_duration(text).count(); }));
+  }
+  if (!options.max_peak.empty()) {
+    const Baseline baseline{limits.baseline_peak.has_value(), static_cast<double>(limits.baseline_peak.value_or(Bytes()).value)};
+    limits.peak = Bytes(limit_of("--max-peak", options.max_peak, baseline, [](std::string_view text) { return parse_bytes(text).value; }));
+  }
+  if (!options.min_margin.empty()) {
+    try {
+      limits.margin = parse_bytes(options.min_margin);
+    } catch (const QuantityError& error) {
+      throw InputError({"--min-margin"}, error.what());
+    }
+  }
+  return limits;
+}
+
+// "1.234 s (baseline 1.200 s, +2.83 %)"
+template <class Value>
+static std::string moved(const std::string& now, const std::optional<Value>& baseline, const std::string& before, double ratio) {
+  return baseline ? fmt::format("{} (baseline {}, {:+.2f} %)", now, before, 100 * (ratio - 1)) : now;
+}
+
+std::string check_failure(const CheckLimits& limits, const StepRun& run) {
+  const DeviceMemory& worst = run.run.worst();
+  std::string text;
+  const auto add = [&text](const std::string& part) { text += (text.empty() ? "check: " : "; ") + part; };
+  const Duration time = run.run.result.end;
+  if (limits.time && time > *limits.time) {
+    const double ratio = limits.baseline_time ? seconds(time) / seconds(*limits.baseline_time) : 1;
+    const std::string before = limits.baseline_time ? print_duration(*limits.baseline_time) : "";
+    add("step time " + moved(print_duration(time), limits.baseline_time, before, ratio) + ", at most " + print_duration(*limits.time) +
+        " allowed");
+  }
+  const Bytes peak = worst.peak.bytes;
+  if (limits.peak && peak > *limits.peak) {
+    const double ratio = limits.baseline_peak ? static_cast<double>(peak.value) / static_cast<double>(limits.baseline_peak->value) : 1;
+    const std::string before = limits.baseline_peak ? print_bytes(*limits.baseline_peak) : "";
+    add("peak " + moved(print_bytes(peak), limits.baseline_peak, before, ratio) + ", at most " + print_bytes(*limits.peak) + " allowed");
+  }
+  if (limits.must_fit && run.run.result.out_of_memory) add("the step does not fit, --must-fit");
+  if (limits.margin && worst.capacity && worst.capacity->value - peak.value < limits.margin->value) {
+    const std::int64_t margin = worst.capacity->value - peak.value;
+    add((margin < 0 ? "margin -" + print_bytes(Bytes(-margin)) : "margin " + print_bytes(Bytes(margin))) + ", at least " +
+        print_bytes(*limits.margin) + " wanted");
+  }
+  return text;
+}
+
+}  // namespace stepsim

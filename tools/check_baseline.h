@@ -1,0 +1,32 @@
+// Compares a run with an earlier one or with limits, for a user's own CI. Knows only the JSON of `run`.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "tools/step_run.h"
+
+namespace stepsim {
+
+struct CheckOptions {
+  std::string baseline{};  // JSON of an earlier `run`; "": none
+  std::string max_time{};  // "+2%", "+5 ms" above the baseline; "1.2 s" at all; "": not checked
+  std::string max_peak{};  // "+2%", "+1 GiB"; "70 GiB"
+  bool must_fit = false;
+  std::string min_margin{};  // "3 GiB"
+};
+
+struct CheckLimits {
+  std::optional<Duration> time{}, baseline_time{};
+  std::optional<Bytes> peak{}, baseline_peak{}, margin{};
+  bool must_fit = false;
+};
+
+// With a baseline and neither max_time nor max_peak, nothing may grow. InputError for unreadable tolerances or baselines; call it before
+// the run.
+CheckLimits check_limits(const CheckOptions& options);
+
+// "" or one line that says what moved, by how much, and what was allowed.
+std::string check_failure(const CheckLimits& limits, const StepRun& run);
+
+}  // namespace stepsim

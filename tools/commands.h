@@ -1,0 +1,48 @@
+// The commands of the program: each takes what the arguments said and returns the exit code. InputError for bad input.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/check_baseline.h"
+#include "tools/job_entries.h"
+
+namespace stepsim {
+
+enum ExitCode : int { kExitDone = 0, kExitBug = 1, kExitBadInput = 2, kExitBeyondTolerance = 3 };
+
+struct RunArguments {
+  JobInput job{};
+  std::string json, trace, memory_csv;
+  CheckOptions check{};
+};
+int run_command(const RunArguments& arguments);
+
+struct ExplainArguments {
+  JobInput job{};
+  std::string json;
+  bool module_table = false;
+};
+int explain_command(const ExplainArguments& arguments);
+
+struct ListArguments {
+  std::string what, json;
+};
+int list_command(const ListArguments& arguments);
+
+struct SimulateArguments {
+  std::string graph, hardware, cluster, json, trace, memory_csv;
+};
+int simulate_command(const SimulateArguments& arguments);
+
+struct ValidateArguments {
+  std::string file, format = "auto", json, by;
+  bool rows = false;
+  std::string max_error;  // "0.05" or "5%"
+};
+int validate_command(const ValidateArguments& arguments);
+
+// The file name of --trace must end in .json or .json.gz.
+void check_trace_name(const std::string& path);
+
+}  // namespace stepsim

@@ -1,0 +1,23 @@
+#include "tools/commands.h"
+#include "tools/explain_report.h"
+#include "tools/outputs.h"
+
+namespace stepsim {
+
+int explain_command(const ExplainArguments& arguments) {
+  const Job job = resolve_job(arguments.job);
+  StepRun run;
+  Explanation explained;
+  std::vector<ModuleAccount> modules;
+  const std::vector<Output> outputs = {
+      {"--json", arguments.json, [&](const TextSink& sink) { sink(explain_json(job, run, explained, modules)); }}};
+  check_outputs(outputs, job.files);
+  modules = module_table(job);
+  run = run_step(job);
+  explained = explanation(job, run);
+  write_outputs(outputs);
+  print_summary(outputs, arguments.module_table ? module_table_text(job, modules) : explain_text(job, run, explained));
+  return kExitDone;
+}
+
+}  // namespace stepsim

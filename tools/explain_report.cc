@@ -1,0 +1,184 @@
+#include "tools/explain_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "tools/text_lines.h"
+
+namespace stepsim {
+
+using Json = nlohmann::ordered_json;
+
+// As in report_json.cc: correctly rounded.
+static double in_seconds(Duration time) { return static_cast<double>(time.count()) / 1e12; }
+
+static Json life_json(const TensorLife& life) {
+  return {{"born", life.born}, {"dies", life.dies}, {"born_s", in_seconds(life.born_at)}, {"dies_s", in_seconds(life.dies_at)}};
+}
+
+static Json tensor_json(const TensorAccount& account) {
+  const SavedTensor& tensor = *account.tensor;
+  Json json{{"layer", account.layer},
+            {"op", tensor.op},
+            {"name", tensor.name},
+            {"shape", tensor.shape},
+            {"dtype", dtype_name(tensor.dtype)},
+            {"bytes", tensor.bytes.value},
+            {"placement", tensor.placement}};
+  json["born"] = account.lives.empty() ? "" : account.lives.front().born;
+  json["dies"] = account.lives.empty() ? "" : account.lives.back().dies;
+  json["lives"] = Json::array();
+  for (const TensorLife& life : account.lives) json["lives"].push_back(life_json(life));
+  return json;
+}
+
+static Json module_json(const std::vector<ModuleAccount>& modules) {
+  Json rows = Json::array();
+  for (const ModuleAccount& module : modules) {
+    rows.push_back(
+        {{"name", module.name}, {"discards_output", module.discards_output}, {"tensors", module.tensors}, {"bytes", module.bytes.value}});
+  }
+  return rows;
+}
+
+std::string explain_json(const Job& job, const StepRun& run, const Explanation& explained, const std::vector<ModuleAccount>& modules) {
+  Json json{{"schema_version", 1}, {"version", STEPSIM_VERSION}, {"model", job.model.name}, {"placement", placement_label(job.placement)}};
+  json["parameters_per_device"] = run.step.parameters_per_device;
+  json["layers"] = Json::array();
+  for (const LayerAccount& layer : explained.layers) {
+    json["layers"].push_back({{"name", layer.name},
+                              {"saved_bytes", layer.saved.value},
+                              {"dropped_bytes", layer.dropped.value},
+                              {"forward_flops", layer.forward.value},
+                              {"backward_flops", layer.backward.value},
+                              {"recompute_flops", layer.recompute.value}});
+  }
+  json["tensors"] = Json::array();
+  for (const TensorAccount& tensor : explained.tensors) json["tensors"].push_back(tensor_json(tensor));
+  json["ops"] = Json::array();
+  for (const OpAccount& op : explained.ops) {
+    json["ops"].push_back({{"name", op.name},
+                           {"phase", op.phase},
+                           {"flops", op.flops.value},
+                           {"hbm_bytes", op.memory.value},
+                           {"link_bytes", op.link.value},
+                           {"start_s", in_seconds(op.start)},
+                           {"time_s", in_seconds(op.time)},
+                           {"bound_by", op.bound_by}});
+  }
+  json["modules"] = module_json(modules);
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+static double mib(Bytes bytes) { return static_cast<double>(bytes.value) / (1 << 20); }
+
+// Layers that are accounted alike, one after the other, as one row: "layers 1-30".
+struct LayerRun {
+  std::size_t first = 0, last = 0;
+};
+
+static std::vector<LayerRun> equal_layers(const std::vector<LayerAccount>& layers) {
+  const auto equal = [](const LayerAccount& a, const LayerAccount& b) {
+    return a.saved == b.saved && a.dropped == b.dropped && a.forward == b.forward && a.backward == b.backward && a.recompute == b.recompute;
+  };
+  std::vector<LayerRun> runs;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const bool inner = i >= 2 && i + 1 < layers.size();  // 0 is the embedding, the last the head
+    if (inner && equal(layers[i], layers[runs.back().first])) {
+      runs.back().last = i;
+    } else {
+      runs.push_back({i, i});
+    }
+  }
+  return runs;
+}
+
+static std::string run_name(const std::vector<LayerAccount>& layers, const LayerRun& run) {
+  return run.first == run.last ? layers[run.first].name : fmt::format("layers {}-{}", run.first - 1, run.last - 1);
+}
+
+static std::string layers_text(const Explanation& explained) {
+  std::vector<std::vector<std::string>> table = {{"", "saved MiB", "run again MiB", "forward GFLOP", "backward GFLOP", "recompute GFLOP"}};
+  for (const LayerRun& run : equal_layers(explained.layers)) {
+    const LayerAccount& layer = explained.layers[run.first];
+    table.push_back({run_name(explained.layers, run), fmt::format("{:.3f}", mib(layer.saved)), fmt::format("{:.3f}", mib(layer.dropped)),
+                     fmt::format("{:.3f}", layer.forward.value * 1e-9), fmt::format("{:.3f}", layer.backward.value * 1e-9),
+                     fmt::format("{:.3f}", layer.recompute.value * 1e-9)});
+  }
+  return table_text(table);
+}
+
+static std::string tensors_text(const Explanation& explained) {
+  std::vector<std::vector<std::string>> table = {{"layer", "tensor", "made by", "shape", "dtype", "MiB", "placement", "dies after"}};
+  for (const LayerRun& run : equal_layers(explained.layers)) {
+    for (const TensorAccount& account : explained.tensors) {
+      if (account.layer != explained.layers[run.first].name) continue;
+      const SavedTensor& tensor = *account.tensor;
+      table.push_back({run_name(explained.layers, run), tensor.name, tensor.op, fmt::format("[{}]", fmt::join(tensor.shape, ", ")),
+                       dtype_name(tensor.dtype), fmt::format("{:.3f}", mib(tensor.bytes)), tensor.placement,
+                       account.lives.empty() ? "" : account.lives.back().dies});
+    }
+  }
+  return table_text(table);
+}
+
+struct OpTotal {
+  std::size_t count = 0;
+  double flops = 0, memory_mib = 0, link_mib = 0;
+  Duration time{};
+  std::string bound_by{};  // of the first
+};
+
+// Ops alike in all but their layer, summed up, in the order of their first start.
+static std::string ops_text(const Job& job, const StepRun& run, const Explanation& explained) {
+  std::map<std::string, OpTotal> totals;
+  std::vector<std::string> order;
+  Duration all{};
+  for (std::size_t i = 0; i < explained.ops.size(); ++i) {
+    const Op& op = run.step.graph.op(explained.ops[i].op);
+    const std::string name = explained.ops[i].phase + " " + std::string(run.step.graph.label(op.kind));
+    const auto [total, added] = totals.insert({name, {.bound_by = explained.ops[i].bound_by}});
+    if (added) order.push_back(name);
+    OpTotal& sum = total->second;
+    ++sum.count;
+    sum.flops += explained.ops[i].flops.value;
+    sum.memory_mib += mib(explained.ops[i].memory);
+    sum.link_mib += mib(explained.ops[i].link);
+    sum.time += explained.ops[i].time;
+    all += explained.ops[i].time;
+  }
+  std::vector<std::vector<std::string>> table = {
+      {"op", "times", "GFLOP each", "HBM MiB each", "link MiB each", "us each", "ms in all", "share", "bound by"}};
+  for (const std::string& name : order) {
+    const OpTotal& total = totals.at(name);
+    const double times = static_cast<double>(total.count), time_s = seconds(total.time), all_s = seconds(all);
+    table.push_back({name, std::to_string(total.count), fmt::format("{:.3f}", total.flops * 1e-9 / times),
+                     fmt::format("{:.2f}", total.memory_mib / times), fmt::format("{:.2f}", total.link_mib / times),
+                     fmt::format("{:.1f}", 1e6 * time_s / times), fmt::format("{:.2f}", 1e3 * time_s),
+                     all_s > 0 ? fmt::format("{:.1f} %", 100 * time_s / all_s) : "", total.bound_by});
+  }
+  const std::string note = job.training.global_batch > job.training.micro_batch ? ", and the ops of the whole step" : "";
+  return "ops of one micro-batch on one device" + note + "\n" + table_text(table);
+}
+
+std::string explain_text(const Job& job, const StepRun& run, const Explanation& explained) {
+  std::vector<std::vector<std::string>> values = {{"value", "", "from"}};
+  for (const JobValue& value : job.values) values.push_back({value.path, value.value, value.source});
+  return "the job\n" + table_text(values) + "\none micro-batch on one device\n" + layers_text(explained) + "\nsaved tensors\n" +
+         tensors_text(explained) + "\n" + ops_text(job, run, explained);
+}
+
+std::string module_table_text(const Job& job, const std::vector<ModuleAccount>& modules) {
+  std::vector<std::vector<std::string>> table = {{"module", "how", "MiB of a layer", "tensors"}};
+  for (const ModuleAccount& module : modules) {
+    table.push_back({module.name, module.discards_output ? "output dropped" : "run again", fmt::format("{:.3f}", mib(module.bytes)),
+                     module.tensors.empty() ? "none" : fmt::format("{}", fmt::join(module.tensors, ", "))});
+  }
+  return fmt::format("--recompute-modules of {} with {}: what each frees\n", job.model.name, framework_label(job.framework)) +
+         table_text(table);
+}
+
+}  // namespace stepsim

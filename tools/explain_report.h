@@ -1,0 +1,61 @@
+// The accounting behind a run, for one micro-batch on one device: per layer, per saved tensor, per op; and what each module name selects.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/step_run.h"
+
+namespace stepsim {
+
+struct LayerAccount {
+  std::string name;  // "embedding", "layer 3", "head"
+  Bytes saved{};     // kept from forward to backward under the placement
+  Bytes dropped{};   // saved tensors that are made again
+  Flops forward{}, backward{}, recompute{};
+};
+
+// One claim and release of a tensor's storage.
+struct TensorLife {
+  std::string born, dies;  // ops; "" for what lives all step
+  TimePoint born_at{}, dies_at{};
+};
+
+struct TensorAccount {
+  std::string layer;
+  const SavedTensor* tensor = nullptr;  // of BuiltStep::saved
+  std::vector<TensorLife> lives{};
+};
+
+struct OpAccount {
+  OpId op{};
+  std::string name, phase, bound_by;
+  Flops flops{};
+  Bytes memory{}, link{};
+  TimePoint start{};
+  Duration time{};
+};
+
+struct ModuleAccount {
+  std::string name;
+  bool discards_output = false;
+  std::vector<std::string> tensors{};
+  Bytes bytes{};
+};
+
+struct Explanation {
+  std::vector<LayerAccount> layers{};
+  std::vector<TensorAccount> tensors{};
+  std::vector<OpAccount> ops{};  // in order of start
+};
+
+Explanation explanation(const Job& job, const StepRun& run);
+
+// Of one layer; modules that the model has not are left out.
+std::vector<ModuleAccount> module_table(const Job& job);
+
+std::string explain_json(const Job& job, const StepRun& run, const Explanation& explained, const std::vector<ModuleAccount>& modules);
+std::string explain_text(const Job& job, const StepRun& run, const Explanation& explained);
+std::string module_table_text(const Job& job, const std::vector<ModuleAccount>& modules);
+
+}  // namespace stepsim

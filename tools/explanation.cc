@@ -1,0 +1,146 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "models/recompute_groups.h"
+#include "models/slot_table.h"
+#include "tools/explain_report.h"
+
+namespace stepsim {
+
+// Bytes that an op sends over a link of its device: a ring's share of the message, a copy's bytes.
+static Bytes link_bytes(const OpWork& work) {
+  if (const auto* copy = std::get_if<Copy>(&work)) return copy->direction == CopyDirection::kDeviceToDevice ? Bytes() : copy->bytes;
+  const auto* collective = std::get_if<Collective>(&work);
+  if (collective == nullptr || collective->ranks < 2) return Bytes();
+  const std::int64_t share = collective->message.value / collective->ranks * (collective->ranks - 1);
+  switch (collective->kind) {
+    case CollectiveKind::kAllReduce:
+      return Bytes(2 * share);
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kAllToAll:
+      return Bytes(share);
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kSendReceive:
+      return collective->message;
+  }
+  return Bytes();
+}
+
+static std::set<std::string> op_names(const LayerTemplate& layer) {
+  std::set<std::string> names;
+  for (const TemplateOp& op : layer.forward) names.insert(op.name);
+  for (const TemplateOp& op : layer.backward) names.insert(op.name);
+  return names;
+}
+
+// Which row of the layers an op belongs to: 0 embedding, 1 + i layer i, layers + 1 head; -1 none (the optimizer).
+class LayerRows {
+ public:
+  explicit LayerRows(const Job& job) : layers_(job.model.layers) {
+    const TemplateContext context{job.model, job.training, job.parallel, job.framework};
+    embedding_ = op_names(embedding_layer(context));
+    head_ = op_names(head_layer(context));
+  }
+  std::int64_t row(const OpGraph& graph, const Op& op) const {
+    if (op.layer >= 0) return op.layer < layers_ ? op.layer + 1 : layers_ + 1;
+    const std::string kind(graph.label(op.kind));
+    return embedding_.count(kind) > 0 ? 0 : head_.count(kind) > 0 ? layers_ + 1 : -1;
+  }
+  std::string name(std::int64_t row) const { return row == 0 ? "embedding" : row > layers_ ? "head" : fmt::format("layer {}", row - 1); }
+  std::int64_t count() const { return layers_ + 2; }
+
+ private:
+  std::int64_t layers_;
+  std::set<std::string> embedding_, head_;
+};
+
+static void add_ops(const StepRun& run, const LayerRows& rows, Explanation& explained) {
+  const OpGraph& graph = run.step.graph;
+  for (const OpRun& timed : run.run.result.timeline) {
+    const Op& op = graph.op(timed.op);
+    const OpWork& work = graph.work(timed.op);
+    if (op.micro_batch > 0 || std::holds_alternative<Marker>(work)) continue;
+    const bool first_device = !op.stream.valid() || graph.streams()[static_cast<std::size_t>(op.stream.index)].device.index == 0;
+    if (!first_device) continue;
+    const auto phase = static_cast<Phase>(graph.bucket(op.phase));
+    explained.ops.push_back({.op = timed.op,
+                             .name = graph.op_name(timed.op),
+                             .phase = std::string(kPhaseNames[static_cast<std::size_t>(phase)]),
+                             .bound_by = run.costs->bound_by(work),
+                             .flops = arithmetic(work),
+                             .memory = memory_traffic(work),
+                             .link = link_bytes(work),
+                             .start = timed.start,
+                             .time = timed.end - timed.start});
+    const std::int64_t row = rows.row(graph, op);
+    if (row < 0) continue;
+    LayerAccount& layer = explained.layers[static_cast<std::size_t>(row)];
+    Flops& flops = phase == Phase::kRecompute ? layer.recompute : phase == Phase::kBackward ? layer.backward : layer.forward;
+    flops += arithmetic(work);
+  }
+}
+
+// Claims and releases of the storages of saved tensors.
+static std::map<StorageId, TensorLife> lives_of(const StepRun& run) {
+  const OpGraph& graph = run.step.graph;
+  std::map<StorageId, TensorLife> lives;
+  for (const SavedTensor& tensor : run.step.saved) {
+    for (const StorageId storage : tensor.storages) lives[storage] = {};
+  }
+  for (const MemoryEvent& event : run.run.result.memory) {
+    const auto life = lives.find(event.storage);
+    if (life == lives.end()) continue;
+    const std::string by = event.by.valid() ? graph.op_name(event.by) : "";
+    if (event.bytes.value > 0) {
+      life->second.born = by;
+      life->second.born_at = event.at;
+    } else {
+      life->second.dies = by;
+      life->second.dies_at = event.at;
+    }
+  }
+  return lives;
+}
+
+Explanation explanation(const Job& job, const StepRun& run) {
+  const LayerRows rows(job);
+  Explanation explained;
+  for (std::int64_t row = 0; row < rows.count(); ++row) explained.layers.push_back({.name = rows.name(row)});
+  add_ops(run, rows, explained);
+  const std::map<StorageId, TensorLife> lives = lives_of(run);
+  for (const SavedTensor& tensor : run.step.saved) {
+    const std::int64_t row = std::clamp<std::int64_t>(tensor.layer + 1, 0, rows.count() - 1);
+    LayerAccount& layer = explained.layers[static_cast<std::size_t>(row)];
+    (tensor.placement == "recompute" ? layer.dropped : layer.saved) += tensor.bytes;
+    TensorAccount account{rows.name(row), &tensor};
+    for (const StorageId storage : tensor.storages) account.lives.push_back(lives.at(storage));
+    explained.tensors.push_back(std::move(account));
+  }
+  return explained;
+}
+
+std::vector<ModuleAccount> module_table(const Job& job) {
+  const LayerTemplate layer = transformer_layer({job.model, job.training, job.parallel, job.framework});
+  const SlotTable slots(layer);
+  std::vector<ModuleAccount> table;
+  for (const RecomputeModule& module : recompute_modules()) {
+    const auto of_module = [&](const auto& part) { return names_module(part.module, module.name); };
+    const bool present = std::any_of(layer.forward.begin(), layer.forward.end(), of_module) ||
+                         std::any_of(layer.slots.begin(), layer.slots.end(), of_module);
+    if (!present) continue;
+    ModuleAccount account{module.name, module.discards_output};
+    for (const SlotIndex root : slots_of_module(layer, slots, module)) {
+      const Slot& slot = layer.slots[static_cast<std::size_t>(root)];
+      account.tensors.push_back(slot.name);
+      account.bytes += slot.size;
+    }
+    table.push_back(std::move(account));
+  }
+  return table;
+}
+
+}  // namespace stepsim

@@ -1,0 +1,55 @@
+// A graph run on a machine, with what every report of it shows: partition of the time, peaks, longest steps. Knows no model.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/cost_model.h"
+#include "sim/critical_path.h"
+#include "sim/machine.h"
+#include "sim/memory_ledger.h"
+#include "sim/metrics.h"
+#include "sim/simulate.h"
+#include "sim/step_result.h"
+
+namespace stepsim {
+
+struct DeviceMemory {
+  DeviceId device{};
+  MemoryPeak peak{};
+  std::optional<Bytes> capacity{};
+  Bytes host_peak{};
+};
+
+struct GraphRun {
+  Machine machine{};
+  StepResult result{};
+  TimePartition time{};
+  std::vector<DeviceMemory> memory{};  // by device
+  std::size_t worst_device = 0;        // index into memory: the largest peak, the first of equals
+  bool stopped = false;                // at out of memory: its time is not that of a step
+
+  const DeviceMemory& worst() const { return memory[worst_device]; }
+};
+
+// The graph has at least one device.
+GraphRun run_graph(const OpGraph& graph, const Machine& machine, const CostModel& costs, const PhaseMeaning& phases,
+                   const SimulateOptions& options);
+
+// The longest `limit` steps of a path, in the order of time.
+std::vector<PathStep> longest_steps(const std::vector<PathStep>& path, std::size_t limit);
+
+// "gpu0 sm", "gpu0 copy engine out".
+std::string resource_name(const ResourceUse& use, const OpGraph& graph, const Machine& machine);
+
+// "gpu0"
+std::string device_name(DeviceId device);
+
+// "OUT OF MEMORY: backward L31 mlp dW wants 1.50 GiB, 0.20 GiB are free on gpu0" and who holds the rest: "weights 1.9, gradients 3.7 GiB".
+struct OutOfMemoryText {
+  std::string verdict, holders;
+};
+OutOfMemoryText out_of_memory_text(const OpGraph& graph, const StepResult& result, const std::vector<std::string>& role_names);
+
+}  // namespace stepsim

@@ -1,0 +1,197 @@
+#include "tools/job.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+
+#include "sim/check.h"
+#include "tools/job_placement.h"
+#include "tools/job_values.h"
+
+namespace stepsim {
+
+constexpr std::int64_t kMostRanks = 1 << 20;  // as check_layout
+
+std::string framework_label(const FrameworkPreset& framework) { return framework.name + "@" + framework.version; }
+
+DType product_dtype(Precision precision) {
+  switch (precision) {
+    case Precision::kBf16:
+      return DType::kBf16;
+    case Precision::kFp16:
+      return DType::kFp16;
+    case Precision::kFp32:
+      return DType::kFp32;
+  }
+  STEPSIM_CHECK(false);
+}
+
+InputError at_source(const JobEntries& entries, const InputError& error) {
+  const std::string text = error.what();
+  const std::size_t colon = text.find(": ");
+  for (const auto& [path, entry] : entries.values) {
+    const bool same = colon != std::string::npos && flag_of_path(path) == text.substr(0, colon);
+    if (same && entry.where.line > 0) return InputError(entry.where, text.substr(colon + 2));
+  }
+  return error;
+}
+
+static void resolve_model(JobValues& values, Job& job) {
+  job.model = load_model(values.required("model.name", "a catalog name (`stepsim list models`), a .textproto or a config.json"));
+  job.model.layers = values.whole("model.layers", job.model.layers, "of the model", 1, kUnbounded);
+  const std::optional<FieldProblem> problem = model_problem(job.model);
+  if (problem) {
+    values.fail(values.given("model.layers") ? "model.layers" : "model.name",
+                fmt::format("found {} {}, wanted {}", problem->field, problem->found, problem->wanted));
+  }
+}
+
+static void resolve_hardware(JobValues& values, const JobEntries& entries, Job& job) {
+  job.gpu = load_gpu(values.required("hardware.name", "a catalog name (`stepsim list hardware`) or a .textproto"), entries.machine);
+  for (const auto& [path, value] : entries.machine) values.note("hardware." + path, value, "--set", JobValue::Form::kText);
+  const ClusterSpec usual = usual_cluster(job.gpu);
+  const std::string name = values.text("hardware.cluster", usual.name, "the usual node and network of " + job.gpu.name);
+  const bool given = values.given("hardware.cluster");
+  job.cluster = load_cluster(name, entries.cluster);
+  for (const auto& [path, value] : entries.cluster) values.note("cluster." + path, value, "--set", JobValue::Form::kText);
+  if (!given) job.assumed.push_back("cluster " + usual.name + " (the machine's usual node and network)");
+  for (const std::string& sentence : job.gpu.assumptions) job.assumed.push_back(sentence);
+  for (const std::string& sentence : job.cluster.assumptions) job.assumed.push_back(sentence);
+}
+
+static void resolve_framework(JobValues& values, Job& job) {
+  const bool gpt = job.model.normalization == Normalization::kLayerNorm && job.model.activation == Activation::kGelu;
+  const std::string name = values.text("framework.name", gpt ? "megatron-lm@2022-05" : "megatron-core@2025",
+                                       gpt ? "for LayerNorm + GeLU models" : "for models other than LayerNorm + GeLU");
+  job.framework = load_framework(name);
+  if (!values.given("framework.name")) job.assumed.push_back("framework " + framework_label(job.framework));
+}
+
+static void resolve_sequence(JobValues& values, Job& job) {
+  const std::int64_t positions = job.model.max_positions;
+  if (positions > 0) {
+    job.training.sequence = values.whole("training.sequence", positions, "the learned positions of " + job.model.name, 1, kUnbounded);
+    return;
+  }
+  const std::optional<std::int64_t> given = values.optional_whole("training.sequence");
+  if (!given) values.fail("training.sequence", "found none, wanted the tokens of a sequence (" + job.model.name + " has no usual length)");
+  job.training.sequence = *given;
+}
+
+static void resolve_loss(JobValues& values, Job& job) {
+  const std::string loss = values.text("training.loss", "plain", "the logits as they are");
+  constexpr std::string_view kChunked = "chunked=";
+  if (loss == "plain" || loss == "fused") {
+    job.training.loss = loss == "plain" ? LossKind::kPlain : LossKind::kFused;
+    return;
+  }
+  std::int64_t chunks = 0;
+  const char* const end = loss.data() + loss.size();
+  const bool chunked = loss.compare(0, kChunked.size(), kChunked) == 0;
+  if (chunked) {
+    const auto read = std::from_chars(loss.data() + kChunked.size(), end, chunks);
+    if (read.ec != std::errc() || read.ptr != end) chunks = 0;
+  }
+  if (chunks < 1) values.fail("training.loss", "found \"" + loss + "\", wanted one of plain, fused, chunked=N");
+  job.training.loss = LossKind::kChunked;
+  job.training.loss_chunks = chunks;
+}
+
+static void resolve_gradient_dtype(JobValues& values, Job& job) {
+  constexpr std::array<std::string_view, 3> kNames = {"bf16", "fp16", "fp32"};
+  constexpr std::array<DType, 3> kTypes = {DType::kBf16, DType::kFp16, DType::kFp32};
+  if (values.given("training.grad_dtype")) {
+    job.training.gradient_dtype = kTypes[values.choice("training.grad_dtype", kNames, {}, 0, "")];
+  } else {
+    values.note("training.grad_dtype", fmt::format("{} bits", job.framework.gradient_bits), "default: of " + framework_label(job.framework),
+                JobValue::Form::kText);
+  }
+}
+
+static void resolve_training(JobValues& values, Job& job) {
+  constexpr std::array<std::string_view, 3> kPrecisions = {"bf16", "fp16", "fp32"};
+  constexpr std::array<std::string_view, 3> kLaterPrecisions = {"fp8", "mxfp8", "nvfp4"};
+  constexpr std::array<std::string_view, 3> kAttentions = {"unfused", "flash", "fused"};
+  constexpr std::array<std::string_view, 2> kOptimizers = {"adamw", "sgd"};
+  constexpr std::array<std::string_view, 3> kLaterOptimizers = {"adam8bit", "lion", "muon"};
+  constexpr std::array<std::string_view, 2> kIterations = {"steady", "first"};
+  resolve_sequence(values, job);
+  job.training.micro_batch = values.whole("training.micro_batch", 1, "one sequence at a time", 1, kUnbounded);
+  job.training.precision = static_cast<Precision>(values.choice("training.precision", kPrecisions, kLaterPrecisions, 0, "usual"));
+  resolve_gradient_dtype(values, job);
+  job.training.attention = static_cast<AttentionKind>(values.choice("training.attention", kAttentions, {}, 1, "usual"));
+  job.training.dropout = values.real("training.dropout", job.model.dropout, "of the model");
+  resolve_loss(values, job);
+  job.training.optimizer = static_cast<OptimizerKind>(values.choice("training.optimizer", kOptimizers, kLaterOptimizers, 0, "usual"));
+  job.training.iteration = static_cast<IterationKind>(values.choice("training.iteration", kIterations, {}, 0, "a step amid training"));
+  job.stop_at_out_of_memory = values.flag("training.stop_at_out_of_memory");
+}
+
+static void resolve_convention(JobValues& values, Job& job) {
+  std::vector<std::string_view> names;
+  std::vector<std::string> texts;
+  for (const FlopsConvention convention : all_conventions()) texts.push_back(convention_name(convention));
+  for (const std::string& name : texts) names.push_back(name);
+  const std::string usual = convention_name(default_convention(job.model));
+  std::size_t otherwise = 0;
+  while (names[otherwise] != usual) ++otherwise;
+  job.convention = all_conventions()[values.choice("training.flops_convention", names, {}, otherwise, "usual for this kind of model")];
+}
+
+static void resolve_parallel(JobValues& values, Job& job) {
+  const std::int64_t tensor = values.whole("parallel.tp", 1, "no tensor parallelism", 1, kMostRanks);
+  job.parallel.tensor = static_cast<std::int32_t>(tensor);
+  job.parallel.sequence_parallel = values.flag("parallel.sequence_parallel");
+  const std::int64_t pipeline = values.whole("parallel.pp", 1, "no pipeline parallelism", 1, kMostRanks);
+  if (pipeline != 1) values.fail("parallel.pp", fmt::format("found {}, wanted 1: pipeline parallelism is not built yet", pipeline));
+  const std::optional<std::int64_t> gpus = values.optional_whole("hardware.gpus");
+  const std::int64_t group = tensor * pipeline;
+  if (gpus && (*gpus < group || *gpus % group != 0)) {
+    values.fail("hardware.gpus", fmt::format("found {}, wanted a multiple of tp {} x pp {}", *gpus, tensor, pipeline));
+  }
+  const std::int64_t data = values.whole("parallel.dp", gpus.value_or(group) / group, "gpus / (tp x pp)", 1, kMostRanks);
+  if (gpus && *gpus != group * data) {
+    values.fail("hardware.gpus", fmt::format("found {}, wanted {} = tp {} x pp {} x dp {}", *gpus, group * data, tensor, pipeline, data));
+  }
+  if (data != 1) {
+    values.fail(values.given("parallel.dp") ? "parallel.dp" : "hardware.gpus",
+                fmt::format("found {} data-parallel groups, wanted 1: data parallelism is not built yet", data));
+  }
+  if (!gpus) values.note("hardware.gpus", std::to_string(group * data), "default: tp x pp x dp", JobValue::Form::kNumber);
+  job.gpus = group * data;
+  job.training.global_batch = values.whole("training.global_batch", job.training.micro_batch * data, "micro-batch x dp", 1, kUnbounded);
+}
+
+static Job resolved(const JobEntries& entries) {
+  Job job;
+  job.entries = entries;
+  JobValues values(entries);
+  resolve_model(values, job);
+  resolve_framework(values, job);
+  resolve_hardware(values, entries, job);
+  resolve_training(values, job);
+  resolve_convention(values, job);
+  resolve_parallel(values, job);
+  job.placement = resolve_placement(values, entries);
+  check_layout(job.model, job.training, job.parallel);
+  peak(job.gpu, product_dtype(job.training.precision));  // refuses a dtype that the machine has not
+  job.values = values.values();
+  job.files = entries.files;
+  for (const char* const path : {"model.name", "hardware.name", "hardware.cluster"}) {
+    const auto entry = entries.values.find(path);
+    if (entry != entries.values.end()) job.files.push_back(entry->second.value);
+  }
+  return job;
+}
+
+Job resolve_job(const JobInput& input) {
+  const JobEntries entries = job_entries(input);
+  try {
+    return resolved(entries);
+  } catch (const InputError& error) {
+    throw at_source(entries, error);
+  }
+}
+
+}  // namespace stepsim

@@ -1,0 +1,85 @@
+#include "tools/job_flags.h"
+
+#include "sim/input_error.h"
+
+namespace stepsim {
+
+static constexpr JobFlag kJobFlags[] = {
+    {"--model", "model.name", "NAME|FILE", "a catalog name, a .textproto or a Hugging Face config.json"},
+    {"--layers", "model.layers", "N", "another number of layers than the model's"},
+    {"--hardware", "hardware.name", "NAME|FILE", "a catalog name or a .textproto"},
+    {"--cluster", "hardware.cluster", "NAME|FILE", "node and network [the machine's usual one]"},
+    {"--gpus", "hardware.gpus", "N", "GPUs in all [tp]"},
+    {"--framework", "framework.name", "NAME@VERSION", "[megatron-lm@2022-05 for LayerNorm+GeLU models, megatron-core@2025 otherwise]"},
+    {"--sequence", "training.sequence", "S", "tokens of a sequence [as many as the model has learned positions]"},
+    {"--micro-batch", "training.micro_batch", "B", "sequences at a time [1]"},
+    {"--global-batch", "training.global_batch", "B", "sequences of a step [micro-batch x dp]"},
+    {"--precision", "training.precision", "bf16|fp16|fp32", "[bf16]"},
+    {"--grad-dtype", "training.grad_dtype", "bf16|fp16|fp32", "of the gradient buffer [the framework's]"},
+    {"--attention", "training.attention", "unfused|flash|fused", "[flash]"},
+    {"--dropout", "training.dropout", "P", "[the model's]"},
+    {"--loss", "training.loss", "plain|fused|chunked=N", "[plain]"},
+    {"--optimizer", "training.optimizer", "adamw|sgd", "[adamw]"},
+    {"--iteration", "training.iteration", "first|steady", "[steady]"},
+    {"--stop-at-out-of-memory", "training.stop_at_out_of_memory", "", "end a step that does not fit where it stops fitting"},
+    {"--flops-convention", "training.flops_convention", "NAME", "of model FLOPs and MFU; see `list conventions`"},
+    {"--tp", "parallel.tp", "N", "ranks of a tensor-parallel group [1]"},
+    {"--sequence-parallel", "parallel.sequence_parallel", "", "shard the norms and dropouts too"},
+    {"--pp", "parallel.pp", "N", ""},
+    {"--dp", "parallel.dp", "N", ""},
+    {"--placement", "placement.name", "NAME|FILE", "rows or a usual policy; see `list placements`"},
+    {"--recompute", "placement.recompute", "none|full|selective", "[none]"},
+    {"--recompute-method", "placement.recompute_method", "uniform|block", "of full recompute [uniform]"},
+    {"--recompute-num-layers", "placement.recompute_num_layers", "N", "uniform: layers of a segment; block: layers run again [1]"},
+    {"--recompute-modules", "placement.recompute_modules", "A,B,...", "of selective recompute, Megatron-LM's names [core_attn]"},
+    {"--recompute-segments", "placement.recompute_segments", "K|SIZES|halving",
+     "full recompute by K segments, sizes such as 2,2,1, or halves"},
+};
+
+// spec: the contract of the command line; each leaves this list when it is built.
+static constexpr std::string_view kLaterFlags[] = {"--trainable",
+                                                   "--stack",
+                                                   "--fp8-recipe",
+                                                   "--virtual-stages",
+                                                   "--schedule",
+                                                   "--pp-layout",
+                                                   "--cp",
+                                                   "--ep",
+                                                   "--zero",
+                                                   "--dispatcher",
+                                                   "--imbalance",
+                                                   "--cuda-graph",
+                                                   "--offload-modules",
+                                                   "--offload-layers",
+                                                   "--offload-groups-fraction",
+                                                   "--prefetch-layers",
+                                                   "--max-in-flight",
+                                                   "--offload-schedule",
+                                                   "--rank",
+                                                   "--report",
+                                                   "--measured",
+                                                   "--backend",
+                                                   "--quality"};
+static constexpr std::string_view kLaterCommands[] = {"compare", "whatif", "place", "plan", "study", "import", "calibrate"};
+
+std::span<const JobFlag> job_flags() { return kJobFlags; }
+std::span<const std::string_view> later_flags() { return kLaterFlags; }
+std::span<const std::string_view> later_commands() { return kLaterCommands; }
+
+std::string flag_of_path(std::string_view path) {
+  path = path.substr(0, path.find('['));
+  for (const JobFlag& flag : kJobFlags) {
+    if (flag.path == path) return std::string(flag.flag);
+  }
+  return std::string(path);
+}
+
+FlagValue parse_set(const std::string& text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    throw InputError({"--set"}, "found \"" + text + "\", wanted PATH=VALUE, such as parallel.tp=8");
+  }
+  return {"--set", text.substr(0, equals), text.substr(equals + 1)};
+}
+
+}  // namespace stepsim

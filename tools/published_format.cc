@@ -1,0 +1,65 @@
+#include "tools/published_format.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "schema/nearest_name.h"
+#include "sim/input_error.h"
+
+namespace stepsim {
+
+struct Format {
+  std::string_view name;
+  std::vector<std::string_view> columns;            // by which its tables are known
+  PublishedComparison (*compare)(const CsvTable&);  // null: not built yet
+};
+
+static const std::vector<Format>& formats() {
+  static const std::vector<Format> kFormats = {
+      {"results", {"id", "category", "framework", "model", "gpu", "n_gpus"}, nullptr},
+      {"pairs", {"base_id", "var_id", "time_ratio"}, nullptr},
+      {"mpt", {"Model", "SeqLen (T)", "# GPUs"}, nullptr},
+      {"vtrain", {"Parameters (billion)", "iteration time (ms)"}, nullptr},
+      {"megatron-golden", {"case", "golden", "mem_max_second"}, nullptr},
+      {"gemm", {"op", "dtype", "m", "n", "k", "gpu", "latency_us"}, compare_gemm},
+      {"attention", {"op", "dtype", "causal", "batch", "seq", "heads", "kv_heads", "head_dim", "gpu", "latency_us"}, nullptr},
+      {"collective", {"op", "num_gpus", "message_bytes", "latency_us"}, nullptr},
+      {"elementwise", {"op", "rows", "cols", "gpu", "latency_us"}, nullptr},
+      {"pipeline", {}, nullptr},
+      {"offload", {}, nullptr},
+      {"placement", {}, nullptr}};
+  return kFormats;
+}
+
+[[noreturn]] static void refuse_later(const std::string& name) {
+  throw InputError({"--format"}, "format " + name + " is not built yet, wanted gemm");
+}
+
+std::string detected_format(const CsvTable& table) {
+  for (const Format& format : formats()) {
+    bool all = !format.columns.empty();
+    for (const std::string_view column : format.columns) all = all && table.column(column).has_value();
+    if (all) return std::string(format.name);
+  }
+  throw InputError({table.file, 1, 1},
+                   fmt::format("found columns {}, wanted those of a known format (give --format)", fmt::join(table.head, ",")));
+}
+
+PublishedComparison compare_published(const std::string& name, const CsvTable& table) {
+  std::vector<std::string> names;
+  for (const Format& format : formats()) {
+    names.emplace_back(format.name);
+    if (format.name != name) continue;
+    if (format.compare == nullptr) refuse_later(name);
+    for (const std::string_view column : format.columns) {
+      if (!table.column(column))
+        throw InputError({table.file, 1, 1}, fmt::format("found no column {}, wanted the columns of format {}", column, name));
+    }
+    return format.compare(table);
+  }
+  throw InputError({"--format"},
+                   fmt::format("found \"{}\", wanted one of auto, {}{}", name, fmt::join(names, ", "), suggestion(name, names)));
+}
+
+}  // namespace stepsim

@@ -1,0 +1,36 @@
+// The layouts of published measurements: which rows they have, what each measures and what stepsim says of it. One function a format.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/csv_table.h"
+
+namespace stepsim {
+
+struct Comparison {
+  std::string id;       // the id column, or the line number
+  std::size_t row = 0;  // index into CsvTable::rows
+  double measured = 0, simulated = 0;
+  double error() const { return simulated / measured - 1; }
+};
+
+struct PublishedComparison {
+  std::string quantity;  // "latency_us"
+  std::vector<Comparison> rows;
+  std::size_t filtered = 0;
+  std::map<std::string, std::size_t> skipped;  // reason -> rows
+};
+
+// The format of a table by its head; InputError if it is none or one that is not built yet.
+std::string detected_format(const CsvTable& table);
+
+// InputError for a format that is unknown or not built yet, or a table without its columns.
+PublishedComparison compare_published(const std::string& format, const CsvTable& table);
+
+// kernels/gemm_aic_*.csv: op,dtype,m,n,k,gpu,latency_us.
+PublishedComparison compare_gemm(const CsvTable& table);
+
+}  // namespace stepsim

@@ -1,0 +1,280 @@
+#include "tools/report_json.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "sim/check.h"
+
+namespace stepsim {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kSchemaVersion = 1;
+constexpr std::size_t kMostPathSteps = 50;
+constexpr std::size_t kMostHolders = 100;
+
+// Picoseconds over 10^12, correctly rounded: 90 us is 9e-05, not 8.999999999999999e-05.
+static double in_seconds(Duration time) { return static_cast<double>(time.count()) / 1e12; }
+
+static Json optional_bytes(const std::optional<Bytes>& bytes) { return bytes ? Json(bytes->value) : Json(nullptr); }
+static Json optional_number(const std::optional<double>& number) { return number ? Json(*number) : Json(nullptr); }
+
+static Json job_json(const Job& job) {
+  Json sections = Json::object();
+  for (const JobValue& value : job.values) {
+    const std::size_t dot = value.path.find('.');
+    Json& field = sections[value.path.substr(0, dot)][value.path.substr(dot + 1)];
+    switch (value.form) {
+      case JobValue::Form::kText:
+        field["value"] = value.value;
+        break;
+      case JobValue::Form::kNumber:
+        field["value"] = Json::parse(value.value);
+        break;
+      case JobValue::Form::kSwitch:
+        field["value"] = value.value == "true";
+        break;
+    }
+    field["source"] = value.source;
+  }
+  return sections;
+}
+
+static Json flops_json(const Job& job, const StepRun& run) {
+  const ConventionFlops& chosen = run.flops_of(job.convention);
+  Json flops;
+  flops["convention"] = convention_name(job.convention);
+  flops["model_flops"] = chosen.flops.model.value;
+  flops["hardware_flops"] = chosen.flops.hardware.value;
+  const double rate = chosen.mfu ? *chosen.mfu * run.peak_rate.value : 0;
+  flops["model_tflops_per_s_per_gpu"] = chosen.mfu ? Json(rate * 1e-12) : Json(nullptr);
+  flops["peak_tflops_per_s"] = run.peak_rate.value * 1e-12;
+  flops["peak_dtype"] = dtype_name(product_dtype(job.training.precision));
+  flops["mfu"] = optional_number(chosen.mfu);
+  flops["hfu"] = optional_number(chosen.hfu);
+  for (const ConventionFlops& row : run.flops) {
+    flops["by_convention"][convention_name(row.convention)] = {{"model_flops", row.flops.model.value},
+                                                               {"hardware_flops", row.flops.hardware.value},
+                                                               {"mfu", optional_number(row.mfu)},
+                                                               {"hfu", optional_number(row.hfu)}};
+  }
+  return flops;
+}
+
+static Json at_peak_json(const MemoryPeak& peak, const std::vector<std::string>& role_names) {
+  Json roles = Json::object();
+  for (std::size_t i = 0; i < role_names.size(); ++i) roles[role_names[i]] = i < peak.by_bucket.size() ? peak.by_bucket[i].value : 0;
+  return roles;
+}
+
+static Json device_json(const DeviceMemory& memory) {
+  Json device;
+  device["device"] = device_name(memory.device);
+  device["peak_allocated_bytes"] = memory.peak.bytes.value;
+  device["capacity_bytes"] = optional_bytes(memory.capacity);
+  device["host_peak_bytes"] = memory.host_peak.value;
+  return device;
+}
+
+// Fields that a user's graph has too; `run` adds its own.
+static Json memory_json(const GraphRun& run, const std::vector<std::string>& role_names) {
+  const DeviceMemory& worst = run.worst();
+  Json memory;
+  memory["fits"] = !run.result.out_of_memory.has_value();
+  memory["device"] = device_name(worst.device);
+  memory["stage"] = 0;
+  memory["margin_bytes"] = worst.capacity ? Json(worst.capacity->value - worst.peak.bytes.value) : Json(nullptr);
+  memory["peak_allocated_bytes"] = worst.peak.bytes.value;
+  memory["peak_reserved_bytes"] = nullptr;
+  memory["peak_at_s"] = in_seconds(worst.peak.at);
+  memory["capacity_bytes"] = optional_bytes(worst.capacity);
+  memory["host_peak_bytes"] = worst.host_peak.value;
+  memory["first_iteration_peak_bytes"] = nullptr;
+  memory["saved_activations_peak_bytes"] = nullptr;
+  memory["at_peak"] = at_peak_json(worst.peak, role_names);
+  memory["per_device"] = Json::array();
+  for (const DeviceMemory& device : run.memory) memory["per_device"].push_back(device_json(device));
+  return memory;
+}
+
+struct BusyTime {
+  Duration compute{}, recompute{}, optimizer{};
+};
+
+static BusyTime busy_time(const TimePartition& time, const std::vector<std::string>& phase_names) {
+  BusyTime busy;
+  for (std::size_t i = 0; i < time.busy.size(); ++i) {
+    const std::string name = i < phase_names.size() ? phase_names[i] : "";
+    (name == "recompute" ? busy.recompute : name == "optimizer" ? busy.optimizer : busy.compute) += time.busy[i];
+  }
+  return busy;
+}
+
+static Duration sum(const std::vector<Duration>& parts) {
+  Duration all{};
+  for (const Duration part : parts) all += part;
+  return all;
+}
+
+static Json time_json(const TimePartition& time, const std::vector<std::string>& phase_names) {
+  const BusyTime busy = busy_time(time, phase_names);
+  Json parts;
+  parts["compute_s"] = in_seconds(busy.compute);
+  parts["recompute_s"] = in_seconds(busy.recompute);
+  parts["optimizer_s"] = in_seconds(busy.optimizer);
+  parts["contention_s"] = in_seconds(time.contention);
+  parts["exposed_copy_s"] = in_seconds(sum(time.exposed_copy));
+  parts["exposed_collective_s"] = in_seconds(sum(time.exposed_collective));
+  parts["pipeline_bubble_s"] = in_seconds(time.bubble);
+  parts["host_s"] = in_seconds(time.host);
+  parts["idle_s"] = in_seconds(time.idle);
+  const Duration all = busy.compute + busy.recompute + busy.optimizer + time.contention + sum(time.exposed_copy) +
+                       sum(time.exposed_collective) + time.bubble + time.host + time.idle;
+  STEPSIM_CHECK(all == time.total());
+  return parts;
+}
+
+static Json exposed_collective_json(const TimePartition& time) {
+  Json groups = Json::object();
+  for (std::size_t i = 1; i < kGroupNames.size(); ++i) {
+    groups[std::string(kGroupNames[i])] = i < time.exposed_collective.size() ? in_seconds(time.exposed_collective[i]) : 0.0;
+  }
+  return groups;
+}
+
+static Json resources_json(const OpGraph& graph, const CostModel& costs, const GraphRun& run) {
+  Json rows = Json::array();
+  const double end_s = in_seconds(run.result.end);
+  for (const ResourceUse& use : resource_use(graph, run.machine, costs, run.result)) {
+    Json row;
+    row["name"] = resource_name(use, graph, run.machine);
+    row["busy_s"] = in_seconds(use.busy);
+    row["busy_fraction"] = end_s > 0 ? in_seconds(use.busy) / end_s : 0.0;
+    const bool moves = use.resource.valid() && run.machine.resources[static_cast<std::size_t>(use.resource.index)].bandwidth.value > 0;
+    row["bytes"] =
+        moves ? Json(use.load_s * run.machine.resources[static_cast<std::size_t>(use.resource.index)].bandwidth.value) : Json(nullptr);
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+// The longest steps of the path, in the order of time, and how many it has in all.
+static void add_critical_path(Json& json, const OpGraph& graph, const StepResult& result) {
+  Json steps = Json::array();
+  const std::vector<PathStep> path = critical_path(graph, result);
+  for (const PathStep& step : longest_steps(path, kMostPathSteps)) {
+    steps.push_back({{"op", graph.op_name(step.op)},
+                     {"device", device_name(step.device)},
+                     {"start_s", in_seconds(step.start)},
+                     {"duration_s", in_seconds(step.duration)}});
+  }
+  json["critical_path"] = std::move(steps);
+  json["critical_path_steps"] = path.size();
+}
+
+static Json out_of_memory_json(const OpGraph& graph, const StepResult& result, const std::vector<std::string>& role_names) {
+  if (!result.out_of_memory) return nullptr;
+  const OutOfMemory& out = *result.out_of_memory;
+  Json json;
+  json["device"] = device_name(out.device);
+  json["op"] = out.op ? Json(graph.op_name(*out.op)) : Json(nullptr);
+  json["requested_bytes"] = out.requested.value;
+  json["free_bytes"] = out.available.value;
+  json["at_s"] = in_seconds(out.at);
+  json["held_by"] = Json::array();
+  Bytes rest;
+  for (std::size_t i = 0; i < out.holders.size(); ++i) {
+    const Storage& storage = graph.storages()[static_cast<std::size_t>(out.holders[i].index)];
+    const auto bucket = static_cast<std::size_t>(graph.bucket(storage.role));
+    if (i >= kMostHolders) {
+      rest += storage.size;
+      continue;
+    }
+    json["held_by"].push_back({{"name", graph.storage_name(out.holders[i])},
+                               {"role", bucket < role_names.size() ? role_names[bucket] : ""},
+                               {"bytes", storage.size.value}});
+  }
+  json["held_by_others_bytes"] = rest.value;  // smaller ones, beyond the list
+  return json;
+}
+
+static Json simulation_json(const OpGraph& graph, const StepResult& result, double wall_s) {
+  return {{"ops", graph.ops().size()},
+          {"events", result.events},
+          {"wall_s", wall_s},
+          {"fingerprint", fmt::format("{:016x}", fingerprint(result))}};
+}
+
+static Json head_json() { return {{"schema_version", kSchemaVersion}, {"version", STEPSIM_VERSION}}; }
+
+// Invalid UTF-8 cannot come from our files (they are checked), but may from a command line.
+static std::string text_of(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+template <class Names>
+static std::vector<std::string> strings(const Names& names) {
+  return std::vector<std::string>(names.begin(), names.end());
+}
+
+std::string run_json(const Job& job, const StepRun& run) {
+  const OpGraph& graph = run.step.graph;
+  const GraphRun& of_graph = run.run;
+  const std::vector<std::string> roles = strings(kRoleNames), phases = strings(kPhaseNames);
+  const double tokens = static_cast<double>(job.training.global_batch) * static_cast<double>(job.training.sequence);
+  const double step_s = in_seconds(of_graph.result.end);
+  const bool timed = !of_graph.stopped && step_s > 0;
+  Json json = head_json();
+  json["job"] = job_json(job);
+  json["step_time_s"] = step_s;
+  json["step_time_band"] = nullptr;
+  json["tokens_per_s"] = timed ? Json(tokens / step_s) : Json(nullptr);
+  json["tokens_per_s_per_gpu"] = timed ? Json(tokens / step_s / static_cast<double>(job.gpus)) : Json(nullptr);
+  json["flops"] = flops_json(job, run);
+  json["memory"] = memory_json(of_graph, roles);
+  json["memory"]["first_iteration_peak_bytes"] = run.first_iteration_peak.value;
+  json["memory"]["saved_activations_peak_bytes"] = run.saved_activations_peak.value;
+  json["time"] = time_json(of_graph.time, phases);
+  json["exposed_collective"] = exposed_collective_json(of_graph.time);
+  const ExposedCopies copies = exposed_copies(of_graph.time, run.step.phases);
+  json["exposed_copy"] = {
+      {"forward", in_seconds(copies.forward)}, {"backward", in_seconds(copies.backward)}, {"tail", in_seconds(copies.tail)}};
+  json["resources"] = resources_json(graph, *run.costs, of_graph);
+  add_critical_path(json, graph, of_graph.result);
+  json["out_of_memory"] = out_of_memory_json(graph, of_graph.result, roles);
+  json["evidence"] = Json::array();
+  json["warnings"] = run.step.warnings;
+  json["assumed"] = job.assumed;
+  json["not_modelled"] = not_modelled(run);
+  json["simulation"] = simulation_json(graph, of_graph.result, run.wall_s);
+  return text_of(json);
+}
+
+static Json deadlock_json(const OpGraph& graph, const StepResult& result) {
+  if (!result.deadlock) return nullptr;
+  Json json;
+  json["first_waiting"] = graph.op_name(result.deadlock->first_waiting);
+  json["holders"] = Json::array();
+  for (const OpId op : result.deadlock->holders) json["holders"].push_back(graph.op_name(op));
+  json["cycle"] = Json::array();
+  for (const OpId op : result.deadlock->cycle) json["cycle"].push_back(graph.op_name(op));
+  return json;
+}
+
+std::string graph_run_json(const OpGraph& graph, const CostModel& costs, const GraphRun& run, const GraphNames& names, double wall_s) {
+  Json json = head_json();
+  json["step_time_s"] = in_seconds(run.result.end);
+  json["memory"] = memory_json(run, names.roles);
+  json["time"] = time_json(run.time, names.phases);
+  for (std::size_t i = 0; i < run.time.busy.size(); ++i) {
+    const std::string name = i < names.phases.size() ? names.phases[i] : fmt::format("phase {}", i);
+    json["busy"][name.empty() ? "unnamed" : name] = in_seconds(run.time.busy[i]);
+  }
+  json["resources"] = resources_json(graph, costs, run);
+  add_critical_path(json, graph, run.result);
+  json["out_of_memory"] = out_of_memory_json(graph, run.result, names.roles);
+  json["deadlock"] = deadlock_json(graph, run.result);
+  json["simulation"] = simulation_json(graph, run.result, wall_s);
+  return text_of(json);
+}
+
+}  // namespace stepsim

@@ -1,0 +1,53 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "tools/commands.h"
+#include "tools/outputs.h"
+#include "tools/report_json.h"
+#include "tools/run_summary.h"
+#include "traces/chrome_trace_writer.h"
+#include "traces/memory_writer.h"
+
+namespace stepsim {
+
+static bool ends_with(const std::string& text, std::string_view end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+void check_trace_name(const std::string& path) {
+  if (path.empty() || path == "-" || path == "/dev/null" || ends_with(path, ".json") || ends_with(path, ".json.gz")) return;
+  const bool later = ends_with(path, ".pftrace");
+  throw InputError({"--trace"},
+                   "found " + path + (later ? ", which is not built yet" : "") + ", wanted a name that ends in .json or .json.gz");
+}
+
+int run_command(const RunArguments& arguments) {
+  check_trace_name(arguments.trace);
+  const CheckLimits limits = check_limits(arguments.check);
+  const Job job = resolve_job(arguments.job);
+  std::vector<std::string> inputs = job.files;
+  inputs.push_back(arguments.check.baseline);
+
+  StepRun run;
+  const std::vector<Output> outputs = {
+      {"--json", arguments.json, [&](const TextSink& sink) { sink(run_json(job, run)); }},
+      {"--trace", arguments.trace,
+       [&](const TextSink& sink) {
+         const std::string title = fmt::format("stepsim {} {} on {}", STEPSIM_VERSION, job.model.name, job.gpu.name);
+         write_chrome_trace(run.step.graph, run.run.result, {.role_names = kRoleNames, .title = title}, sink);
+       }},
+      {"--memory-csv", arguments.memory_csv,
+       [&](const TextSink& sink) { write_memory_csv(run.step.graph, run.run.result, kRoleNames, sink); }},
+  };
+  check_outputs(outputs, inputs);
+  run = run_step(job);
+  write_outputs(outputs);
+  print_summary(outputs, run_summary(job, run));
+  const std::string failure = check_failure(limits, run);
+  if (failure.empty()) return kExitDone;
+  std::fputs((failure + "\n").c_str(), stderr);
+  return kExitBeyondTolerance;
+}
+
+}  // namespace stepsim

@@ -1,0 +1,147 @@
+#include "tools/run_summary.h"
+
+#include <fmt/format.h>
+
+#include "tools/text_lines.h"
+
+namespace stepsim {
+
+static double gib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+// One unit for all times of a summary.
+struct TimeUnit {
+  double per_second = 1;
+  const char* name = "s";
+};
+
+static TimeUnit unit_of(Duration step) {
+  constexpr Duration kMillisecond{1'000'000'000}, kTenSeconds{10'000'000'000'000};
+  if (step < kMillisecond) return {1e6, "us"};
+  return step < kTenSeconds ? TimeUnit{1e3, "ms"} : TimeUnit{1, "s"};
+}
+
+static std::string number(Duration time, const TimeUnit& unit) { return fmt::format("{:.2f}", seconds(time) * unit.per_second); }
+
+static void add_verdict(const StepRun& run, const TimeUnit& unit, TextLines& lines) {
+  const GraphRun& of_graph = run.run;
+  const std::string step =
+      of_graph.stopped ? fmt::format("stopped after {} {}", number(of_graph.result.end, unit), unit.name)
+                       : fmt::format("step time {} {} (no band: no measured step is near)", number(of_graph.result.end, unit), unit.name);
+  const DeviceMemory& worst = of_graph.worst();
+  if (of_graph.result.out_of_memory) {
+    const std::vector<std::string> roles(kRoleNames.begin(), kRoleNames.end());
+    const OutOfMemoryText text = out_of_memory_text(run.step.graph, of_graph.result, roles);
+    lines.add("", text.verdict + " (stage 0)", 2);
+    lines.add("  held by: ", text.holders, 2);
+    lines.add("  ", step);
+    return;
+  }
+  const std::int64_t capacity = worst.capacity ? worst.capacity->value : worst.peak.bytes.value;
+  lines.add("", fmt::format("FITS: {:.2f} of {:.2f} GiB free on {} (stage 0); {}", gib(capacity - worst.peak.bytes.value), gib(capacity),
+                            device_name(worst.device), step));
+}
+
+static std::string optimizer_name(OptimizerKind optimizer) { return optimizer == OptimizerKind::kAdamW ? "adamw" : "sgd"; }
+
+static std::string attention_name(AttentionKind attention) {
+  return attention == AttentionKind::kUnfused ? "unfused" : attention == AttentionKind::kFlash ? "flash" : "fused";
+}
+
+static void add_job(const Job& job, TextLines& lines) {
+  lines.add(
+      "job: ",
+      fmt::format("{}, {} layers, on {} x {}, {}; {}; tp {}{}", job.model.name, job.model.layers, job.gpus, job.gpu.name, job.cluster.name,
+                  framework_label(job.framework), job.parallel.tensor, job.parallel.sequence_parallel ? ", sequence-parallel" : ""),
+      2);
+  const std::string dropout = job.training.dropout > 0 ? fmt::format(", dropout {}", job.training.dropout) : "";
+  const bool first = job.training.iteration == IterationKind::kFirst;
+  lines.add("     ",
+            fmt::format("sequence {}, micro-batch {}, batch {}; {}, {}, {} attention{}; recompute {}{}", job.training.sequence,
+                        job.training.micro_batch, job.training.global_batch, dtype_name(product_dtype(job.training.precision)),
+                        optimizer_name(job.training.optimizer), attention_name(job.training.attention), dropout,
+                        placement_label(job.placement), first ? "; first iteration" : ""),
+            2);
+}
+
+static void add_speed(const Job& job, const StepRun& run, TextLines& lines) {
+  const ConventionFlops& flops = run.flops_of(job.convention);
+  if (!flops.mfu) {
+    lines.add("speed: ", "none: the step was stopped where it no longer fitted");
+    return;
+  }
+  const double tokens = static_cast<double>(job.training.global_batch) * static_cast<double>(job.training.sequence) / run.step_time_s();
+  lines.add("speed: ",
+            fmt::format("{:.0f} tokens/s, {:.0f} tokens/s per GPU; {:.1f} TFLOP/s per GPU of model FLOPs ({})", tokens,
+                        tokens / static_cast<double>(job.gpus), *flops.mfu * run.peak_rate.value * 1e-12, convention_name(job.convention)));
+  lines.add("       ", fmt::format("MFU {:.2f} %, HFU {:.2f} % of the dense {} peak of {:.1f} TFLOP/s", *flops.mfu * 100, *flops.hfu * 100,
+                                   dtype_name(product_dtype(job.training.precision)), run.peak_rate.value * 1e-12));
+}
+
+static void add_time(const StepRun& run, const TimeUnit& unit, TextLines& lines) {
+  const TimePartition& time = run.run.time;
+  const auto busy = [&](Phase phase) {
+    const auto i = static_cast<std::size_t>(phase);
+    return i < time.busy.size() ? time.busy[i] : Duration{};
+  };
+  const auto exposed = [&](Group group) {
+    const auto i = static_cast<std::size_t>(group);
+    return number(i < time.exposed_collective.size() ? time.exposed_collective[i] : Duration{}, unit);
+  };
+  const ExposedCopies copies = exposed_copies(time, run.step.phases);
+  lines.add("time: ",
+            fmt::format("forward {} + backward {} + recompute {} + optimizer {} + contention {}", number(busy(Phase::kForward), unit),
+                        number(busy(Phase::kBackward), unit), number(busy(Phase::kRecompute), unit), number(busy(Phase::kOptimizer), unit),
+                        number(time.contention, unit)));
+  lines.add("      ",
+            fmt::format("+ exposed TP {}, DP {}, PP {}, CP {}, EP {}; copies: forward {}, backward {}, tail {}", exposed(Group::kTensor),
+                        exposed(Group::kData), exposed(Group::kPipeline), exposed(Group::kContext), exposed(Group::kExpert),
+                        number(copies.forward, unit), number(copies.backward, unit), number(copies.tail, unit)));
+  lines.add("      ", fmt::format("+ bubble {} + host {} + idle {} = {} {}", number(time.bubble, unit), number(time.host, unit),
+                                  number(time.idle, unit), number(time.total(), unit), unit.name));
+}
+
+static void add_memory(const StepRun& run, bool first, TextLines& lines) {
+  const DeviceMemory& worst = run.run.worst();
+  const std::string peak =
+      first ? fmt::format("{:.2f} GiB in iteration 1", gib(run.first_iteration_peak.value))
+            : fmt::format("{:.2f} GiB steady, {:.2f} GiB in iteration 1", gib(worst.peak.bytes.value), gib(run.first_iteration_peak.value));
+  lines.add("memory: ",
+            fmt::format("peak of stage 0: {}; saved activations at most {:.2f} GiB", peak, gib(run.saved_activations_peak.value)));
+  std::string roles;
+  for (std::size_t i = 0; i < kRoleNames.size() && i < worst.peak.by_bucket.size(); ++i) {
+    if (worst.peak.by_bucket[i].value == 0) continue;
+    roles += fmt::format("{}{} {:.2f}", roles.empty() ? "" : ", ", kRoleNames[i], gib(worst.peak.by_bucket[i].value));
+  }
+  lines.add("        ", "at the peak: " + roles + " GiB", 2);
+  if (!worst.capacity) return;
+  const std::int64_t margin = worst.capacity->value - worst.peak.bytes.value;
+  lines.add("        ", fmt::format("card {:.2f} - allocated {:.2f} - fragmentation and context (not modelled) = {:.2f} GiB {}",
+                                    gib(worst.capacity->value), gib(worst.peak.bytes.value), gib(margin < 0 ? -margin : margin),
+                                    margin < 0 ? "short" : "free"));
+}
+
+static std::string joined(const std::vector<std::string>& sentences) {
+  std::string text;
+  for (std::string sentence : sentences) {
+    if (!sentence.empty() && sentence.back() == '.') sentence.pop_back();
+    text += (text.empty() ? "" : "; ") + sentence;
+  }
+  return text.empty() ? "nothing" : text;
+}
+
+std::string run_summary(const Job& job, const StepRun& run) {
+  const TimeUnit unit = unit_of(run.run.result.end);
+  TextLines lines;
+  add_verdict(run, unit, lines);
+  add_job(job, lines);
+  add_speed(job, run, lines);
+  add_time(run, unit, lines);
+  add_memory(run, job.training.iteration == IterationKind::kFirst, lines);
+  lines.add("evidence: ", "none within 2x of this job: extrapolates");
+  lines.add("assumed: ", joined(job.assumed), 2);
+  lines.add("not modelled: ", joined(not_modelled(run)), 2);
+  if (!run.step.warnings.empty()) lines.add("warning: ", joined(run.step.warnings), 2);
+  return lines.text();
+}
+
+}  // namespace stepsim

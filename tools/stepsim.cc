@@ -1,0 +1,230 @@
+// The program: arguments to commands, errors to exit codes. Everything else is in the files beside it.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <deque>
+#include <new>
+
+#include "schema/nearest_name.h"
+#include "sim/input_error.h"
+#include "tools/commands.h"
+
+namespace stepsim {
+namespace {
+
+struct Arguments {
+  RunArguments run;
+  ExplainArguments explain;
+  ListArguments list;
+  SimulateArguments simulate;
+  ValidateArguments validate;
+};
+
+// The job flags of one command, as they were given.
+struct JobArguments {
+  std::string file;
+  std::deque<std::vector<std::string>> values;  // by job_flags(); a deque keeps the addresses that CLI11 writes to
+  std::vector<std::string> sets;
+};
+
+std::string group_of(const JobFlag& flag) {
+  std::string section(flag.path.substr(0, flag.path.find('.')));
+  section.front() = static_cast<char>(section.front() - 'a' + 'A');
+  return section;
+}
+
+CLI::Option* add_text(CLI::App& command, const std::string& flag, std::string& value, const std::string& type, const std::string& help) {
+  return command.add_option(flag, value, help)->type_name(type)->option_text(type);
+}
+
+void add_job_flags(CLI::App& command, JobArguments& job) {
+  command.add_option("job", job.file, "job file: text or JSON, schema tools/job.proto; flags override it")->option_text("JOB");
+  for (const JobFlag& flag : job_flags()) {
+    job.values.emplace_back();
+    CLI::Option* const option = flag.value.empty() ? command.add_flag(std::string(flag.flag), job.values.back(), std::string(flag.help))
+                                                   : command.add_option(std::string(flag.flag), job.values.back(), std::string(flag.help));
+    if (!flag.value.empty()) option->expected(1)->option_text(std::string(flag.value));
+    option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->group(flag.help.empty() ? "" : group_of(flag));
+  }
+  command.add_option("--set", job.sets, "any field of the job, the machine (hardware.*) or the cluster (cluster.*)")
+      ->option_text("PATH=VALUE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group("Job");
+}
+
+JobInput job_input(const JobArguments& job) {
+  JobInput input{job.file};
+  for (std::size_t i = 0; i < job.values.size(); ++i) {
+    const JobFlag& flag = job_flags()[i];
+    if (job.values[i].size() > 1) {
+      throw InputError({std::string(flag.flag)}, "found " + std::to_string(job.values[i].size()) + " values, wanted one");
+    }
+    for (const std::string& value : job.values[i]) input.flags.push_back({std::string(flag.flag), std::string(flag.path), value});
+  }
+  for (const std::string& set : job.sets) input.flags.push_back(parse_set(set));
+  return input;
+}
+
+void add_outputs(CLI::App& command, std::string& json, std::string* trace, std::string* memory_csv) {
+  add_text(command, "--json", json, "FILE|-", "the result as JSON")->group("Output");
+  if (trace != nullptr)
+    add_text(command, "--trace", *trace, "FILE|-", "Chrome trace: .json or .json.gz, opens in Perfetto")->group("Output");
+  if (memory_csv != nullptr) add_text(command, "--memory-csv", *memory_csv, "FILE|-", "the memory curve")->group("Output");
+}
+
+void add_run(CLI::App& app, RunArguments& run, JobArguments& job) {
+  CLI::App& command = *app.add_subcommand("run", "one training step: verdict, time, speed, memory");
+  add_job_flags(command, job);
+  add_outputs(command, run.json, &run.trace, &run.memory_csv);
+  CheckOptions& check = run.check;
+  add_text(command, "--check", check.baseline, "BASELINE.json", "compare with the --json of an earlier run; exit 3 if worse")
+      ->group("Check");
+  add_text(command, "--max-time", check.max_time, "+P%|+T|T", "allowed step time, above the baseline or at all")->group("Check");
+  add_text(command, "--max-peak", check.max_peak, "+P%|+SIZE|SIZE", "allowed peak memory, above the baseline or at all")->group("Check");
+  command.add_flag("--must-fit", check.must_fit, "exit 3 if the step does not fit")->group("Check");
+  add_text(command, "--min-margin", check.min_margin, "SIZE", "exit 3 if less memory stays free")->group("Check");
+  command.footer(
+      "Examples:\n"
+      "  stepsim run --model llama3-8b --hardware h100-sxm-80gb --tp 8 --sequence-parallel --sequence 8192 \\\n"
+      "              --recompute full --trace step.json.gz\n"
+      "  stepsim run job.textproto --set parallel.tp=4 --json -\n"
+      "  stepsim run job.textproto --check baseline.json --max-time +2% --max-peak +1GiB --must-fit");
+}
+
+void add_explain(CLI::App& app, ExplainArguments& explain, JobArguments& job) {
+  CLI::App& command = *app.add_subcommand("explain", "the accounting: per layer, per saved tensor, per op");
+  add_job_flags(command, job);
+  add_outputs(command, explain.json, nullptr, nullptr);
+  command.add_flag("--module-table", explain.module_table, "which tensors each name of --recompute-modules frees")->group("Output");
+  command.footer(
+      "Examples:\n"
+      "  stepsim explain --model llama3-8b --hardware h100-sxm-80gb --sequence 8192 --json -\n"
+      "  stepsim explain --model llama3-8b --hardware h100-sxm-80gb --sequence 8192 --module-table");
+}
+
+void add_list(CLI::App& app, ListArguments& list) {
+  CLI::App& command = *app.add_subcommand("list", "what the catalog has");
+  command.add_option("what", list.what, "models, hardware, clusters, frameworks, placements, conventions")->option_text("WHAT");
+  add_outputs(command, list.json, nullptr, nullptr);
+  command.footer("Examples:\n  stepsim list models\n  stepsim list hardware --json -");
+}
+
+void add_simulate(CLI::App& app, SimulateArguments& simulate) {
+  CLI::App& command = *app.add_subcommand("simulate", "an operator graph of your own");
+  command.add_option("graph", simulate.graph, "text, JSON or binary form; schema traces/graph.proto")->option_text("GRAPH");
+  add_text(command, "--hardware", simulate.hardware, "NAME|FILE", "needed for work that the graph gives no duration of");
+  add_text(command, "--cluster", simulate.cluster, "NAME|FILE", "node and network [the machine's usual one]");
+  add_outputs(command, simulate.json, &simulate.trace, &simulate.memory_csv);
+  command.footer("Example:\n  stepsim simulate graph.textproto --hardware h100-sxm-80gb --trace graph.json");
+}
+
+void add_validate(CLI::App& app, ValidateArguments& validate) {
+  CLI::App& command = *app.add_subcommand("validate", "published measurements against stepsim");
+  add_text(command, "--published", validate.file, "FILE", "CSV with a head");
+  add_text(command, "--format", validate.format, "auto|gemm", "layout of the file [by its head]");
+  add_text(command, "--by", validate.by, "COLUMN", "statistics by the values of a column");
+  command.add_flag("--rows", validate.rows, "print every row");
+  add_text(command, "--max-error", validate.max_error, "X", "exit 3 if the median error is above, such as 0.1 or 10%");
+  add_outputs(command, validate.json, nullptr, nullptr);
+  command.footer("Example:\n  stepsim validate --published gemm_aic_H100-SXM.csv --by dtype");
+}
+
+// What CLI11 could not place: flags that are not built yet, misspelt ones, a second positional.
+void refuse_rest(const CLI::App& command) {
+  const std::vector<std::string> rest = command.remaining();
+  if (rest.empty()) return;
+  const std::string word = rest.front();
+  const std::string flag = word.substr(0, word.find('='));
+  if (flag.empty() || flag.front() != '-') throw InputError({command.get_name()}, "found \"" + word + "\", wanted flags only here");
+  for (const std::string_view later : later_flags()) {
+    if (later == flag)
+      throw InputError({flag}, "found a flag that is not built yet, wanted one of `stepsim " + command.get_name() + " --help`");
+  }
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    if (!option->get_lnames().empty()) names.push_back("--" + option->get_lnames().front());
+  }
+  throw InputError({flag}, "found an unknown flag, wanted one of `stepsim " + command.get_name() + " --help`" + suggestion(flag, names));
+}
+
+void refuse_command(const std::string& name, const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  for (const std::string_view later : later_commands()) {
+    if (later == name) throw InputError({name}, "found a command that is not built yet, wanted one of `stepsim --help`");
+  }
+  const bool known = std::find(names.begin(), names.end(), name) != names.end();
+  if (!known) throw InputError({"stepsim"}, "found command \"" + name + "\", wanted one of `stepsim --help`" + suggestion(name, names));
+}
+
+// CLI11's messages begin with the flag: "--tp: 1 required TEXT missing".
+InputError input_error(const CLI::ParseError& error) {
+  const std::string text = error.what();
+  const std::size_t colon = text.find(": ");
+  if (colon != std::string::npos && text.front() == '-') return InputError({text.substr(0, colon)}, "found no value, wanted one");
+  return InputError({"arguments"}, "found " + text + ", wanted what `stepsim --help` shows");
+}
+
+int dispatch(int argc, char** argv) {
+  CLI::App app("Simulates one training step of a Transformer: does it fit, how long does it take, what does recompute cost.", "stepsim");
+  app.set_version_flag("--version", std::string("stepsim ") + STEPSIM_VERSION);
+  app.get_formatter()->column_width(42);
+  app.footer("`stepsim COMMAND --help` shows the flags of a command.");
+  app.require_subcommand(0, 1);
+  Arguments arguments;
+  JobArguments run_job, explain_job;
+  add_run(app, arguments.run, run_job);
+  add_explain(app, arguments.explain, explain_job);
+  add_list(app, arguments.list);
+  add_simulate(app, arguments.simulate);
+  add_validate(app, arguments.validate);
+  for (CLI::App* command : app.get_subcommands({})) command->allow_extras();
+
+  if (argc < 2) throw InputError({"stepsim"}, "found no command, wanted one of `stepsim --help`");
+  if (argv[1][0] != '-') refuse_command(argv[1], app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {  // --help, --version
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    for (const CLI::App* command : app.get_subcommands()) refuse_rest(*command);
+    throw input_error(error);
+  }
+  if (app.get_subcommands().empty()) throw InputError({"stepsim"}, "found no command, wanted one of `stepsim --help`");
+  const CLI::App& command = *app.get_subcommands().front();
+  refuse_rest(command);
+  const std::string name = command.get_name();
+  if (name == "run") arguments.run.job = job_input(run_job);
+  if (name == "explain") arguments.explain.job = job_input(explain_job);
+  if (name == "run") return run_command(arguments.run);
+  if (name == "explain") return explain_command(arguments.explain);
+  if (name == "list") return list_command(arguments.list);
+  if (name == "simulate") return simulate_command(arguments.simulate);
+  return validate_command(arguments.validate);
+}
+
+// One line, whatever a name from the command line contains.
+void print_error(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20) c = '?';
+  }
+  std::fputs((text + "\n").c_str(), stderr);
+}
+
+}  // namespace
+}  // namespace stepsim
+
+int main(int argc, char** argv) {
+  try {
+    return stepsim::dispatch(argc, argv);
+  } catch (const stepsim::InputError& error) {
+    stepsim::print_error(error.what());
+    return stepsim::kExitBadInput;
+  } catch (const std::bad_alloc&) {
+    stepsim::print_error("stepsim: found a job that needs more memory than this computer has, wanted a smaller one");
+    return stepsim::kExitBadInput;
+  } catch (const std::exception& error) {
+    stepsim::print_error(std::string("stepsim: a bug, please report it with the command line: ") + error.what());
+    return stepsim::kExitBug;
+  }
+}

@@ -1,0 +1,157 @@
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "schema/nearest_name.h"
+#include "schema/read_message.h"
+#include "sim/input_error.h"
+#include "tools/commands.h"
+#include "tools/error_statistics.h"
+#include "tools/outputs.h"
+#include "tools/published_format.h"
+#include "tools/text_lines.h"
+
+namespace stepsim {
+
+using Json = nlohmann::ordered_json;
+
+struct ColumnGroup {
+  std::string name;
+  std::vector<double> errors;
+};
+
+static std::vector<double> errors_of(const PublishedComparison& comparison) {
+  std::vector<double> errors;
+  for (const Comparison& row : comparison.rows) errors.push_back(row.error());
+  return errors;
+}
+
+// By the value of a column, in the order of the values.
+static std::vector<ColumnGroup> groups_by(const std::string& column, const CsvTable& table, const PublishedComparison& comparison) {
+  if (column.empty()) return {};
+  const std::optional<std::size_t> index = table.column(column);
+  if (!index) {
+    throw InputError({"--by"},
+                     fmt::format("found \"{}\", wanted one of {}{}", column, fmt::join(table.head, ", "), suggestion(column, table.head)));
+  }
+  std::map<std::string, std::vector<double>> by_value;
+  for (const Comparison& row : comparison.rows) by_value[table.rows[row.row].cells[*index]].push_back(row.error());
+  std::vector<ColumnGroup> groups;
+  for (auto& [name, errors] : by_value) groups.push_back({name, std::move(errors)});
+  return groups;
+}
+
+// "0.05" or "5%" as 0.05.
+static std::optional<double> parse_tolerance(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  const bool percent = text.back() == '%';
+  const char* const end = text.data() + text.size() - (percent ? 1 : 0);
+  double value = 0;
+  const auto read = std::from_chars(text.data(), end, value);
+  if (read.ec != std::errc() || read.ptr != end || !std::isfinite(value) || value < 0) {
+    throw InputError({"--max-error"}, "found \"" + text + "\", wanted a fraction such as 0.05 or a percentage such as 5%");
+  }
+  return percent ? value / 100 : value;
+}
+
+static Json summary_json(const std::vector<double>& errors) {
+  const std::optional<ErrorStatistics> statistics = error_statistics(errors);
+  const auto number = [&](double ErrorStatistics::*member) { return statistics ? Json(*statistics.*member) : Json(nullptr); };
+  return {{"median_abs_error", number(&ErrorStatistics::median)},
+          {"mean_abs_error", number(&ErrorStatistics::mean)},
+          {"p90_abs_error", number(&ErrorStatistics::p90)},
+          {"max_abs_error", number(&ErrorStatistics::max)},
+          {"bias", number(&ErrorStatistics::bias)},
+          {"band_coverage", nullptr},
+          {"band_median_width", nullptr}};
+}
+
+static std::size_t skipped_rows(const PublishedComparison& comparison) {
+  std::size_t count = 0;
+  for (const auto& [reason, rows] : comparison.skipped) count += rows;
+  return count;
+}
+
+static std::string validation_json(const std::string& format, const PublishedComparison& comparison,
+                                   const std::vector<ColumnGroup>& groups) {
+  Json json;
+  json["format"] = format;
+  json["rows"] = comparison.rows.size();
+  json["filtered"] = comparison.filtered;
+  json["skipped"] = skipped_rows(comparison);
+  json["skipped_reasons"] = comparison.skipped;
+  json["summary"] = summary_json(errors_of(comparison));
+  json["groups"] = Json::array();
+  for (const ColumnGroup& group : groups) {
+    Json row{{"name", group.name}, {"rows", group.errors.size()}};
+    row.update(summary_json(group.errors));
+    json["groups"].push_back(std::move(row));
+  }
+  json["detail"] = Json::array();
+  for (const Comparison& row : comparison.rows) {
+    json["detail"].push_back({{"id", row.id},
+                              {"measured", row.measured},
+                              {"simulated", row.simulated},
+                              {"error", row.error()},
+                              {"lower", nullptr},
+                              {"upper", nullptr}});
+  }
+  json["other"] = Json::object();
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+static std::string percent(double value) { return fmt::format("{:.1f} %", 100 * value); }
+
+static std::vector<std::string> statistics_row(const std::string& name, const std::vector<double>& errors) {
+  const std::optional<ErrorStatistics> statistics = error_statistics(errors);
+  if (!statistics) return {name, "0", "", "", "", "", ""};
+  return {name,
+          std::to_string(errors.size()),
+          percent(statistics->median),
+          percent(statistics->mean),
+          percent(statistics->p90),
+          percent(statistics->max),
+          percent(statistics->bias)};
+}
+
+static std::string validation_text(const ValidateArguments& arguments, const std::string& format, const PublishedComparison& comparison,
+                                   const std::vector<ColumnGroup>& groups) {
+  std::string text = fmt::format("{}: format {}, {} rows of {} compared, {} filtered, {} skipped\n", arguments.file, format,
+                                 comparison.rows.size(), comparison.quantity, comparison.filtered, skipped_rows(comparison));
+  for (const auto& [reason, rows] : comparison.skipped) text += fmt::format("  skipped {}: {}\n", rows, reason);
+  std::vector<std::vector<std::string>> table = {{"error", "rows", "median", "mean", "p90", "max", "bias"}};
+  table.push_back(statistics_row("all", errors_of(comparison)));
+  for (const ColumnGroup& group : groups) table.push_back(statistics_row(group.name, group.errors));
+  text += table_text(table);
+  if (!arguments.rows) return text;
+  std::vector<std::vector<std::string>> rows = {{"id", "measured", "simulated", "error"}};
+  for (const Comparison& row : comparison.rows) {
+    rows.push_back({row.id, fmt::format("{:.6g}", row.measured), fmt::format("{:.6g}", row.simulated), percent(row.error())});
+  }
+  return text + table_text(rows);
+}
+
+int validate_command(const ValidateArguments& arguments) {
+  if (arguments.file.empty()) throw InputError({"--published"}, "found none, wanted a CSV file");
+  const std::optional<double> tolerance = parse_tolerance(arguments.max_error);
+  const CsvTable table = parse_csv(read_text_file(arguments.file), arguments.file);
+  const std::string format = arguments.format == "auto" ? detected_format(table) : arguments.format;
+  PublishedComparison comparison;
+  std::vector<ColumnGroup> groups;
+  const std::vector<Output> outputs = {
+      {"--json", arguments.json, [&](const TextSink& sink) { sink(validation_json(format, comparison, groups)); }}};
+  check_outputs(outputs, {arguments.file});
+  comparison = compare_published(format, table);
+  groups = groups_by(arguments.by, table, comparison);
+  write_outputs(outputs);
+  print_summary(outputs, validation_text(arguments, format, comparison, groups));
+  const std::optional<ErrorStatistics> statistics = error_statistics(errors_of(comparison));
+  if (!tolerance || !statistics || statistics->median <= *tolerance) return kExitDone;
+  std::fputs(fmt::format("--max-error: median error {}, at most {} allowed\n", percent(statistics->median), percent(*tolerance)).c_str(),
+             stderr);
+  return kExitBeyondTolerance;
+}
+
+}  // namespace stepsim
