@@ -1,4 +1,4 @@
-// Collectives within a node against NCCL's measured latencies: fitted on even powers of two from 1 MiB, tested on odd ones.
+// Collectives within a node against NCCL's measured latencies: fitted (hardware/fit) on even powers of two from 1 MiB, tested on odd ones.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -3,20 +3,12 @@
 
 #include <map>
 
+#include "hardware/fit/elementwise_fit.h"
 #include "hardware/kernel_cost.h"
 #include "tests/validation/measured_rows.h"
 
 namespace stepsim {
 namespace {
-
-// Tensors that each operation reads and writes; "u" is an operation with a scalar. pow is bound by arithmetic, ln and softmax are not
-// elementwise.
-int tensors(const std::string& operation) {
-  const std::map<std::string, int> count = {{"add", 3},  {"mul", 3},  {"div", 3},  {"addu", 2}, {"mulu", 2},
-                                            {"divu", 2}, {"relu", 2}, {"gelu", 2}, {"tanh", 2}};
-  const auto found = count.find(operation);
-  return found == count.end() ? 0 : found->second;
-}
 
 // These latencies hold the framework's launch, 13-20 us (kernels.md 2.3); the middle stands for it in place of our own fixed part.
 constexpr double kFrameworkLaunchUs = 16.5;
@@ -27,7 +19,7 @@ TEST(KernelElementwise, NeuSight) {
   std::map<std::string, GpuSpec> gpus;
   std::map<std::string, std::vector<double>> groups;
   for (std::size_t row = 0; row < table->rows.size(); ++row) {
-    const int count = tensors(table->at(row, "op"));
+    const int count = elementwise_tensors(table->at(row, "op"));
     if (count == 0) continue;
     const std::string& name = table->at(row, "gpu");
     if (gpus.count(name) == 0) gpus[name] = load_gpu(name);
@@ -35,7 +27,7 @@ TEST(KernelElementwise, NeuSight) {
     const DeviceCost cost = memory_bound_cost(gpus[name], {.read = Bytes(4 * elements * (count - 1)), .written = Bytes(4 * elements)});
     groups[name].push_back((kFrameworkLaunchUs + seconds(cost.alone) * 1e6) / table->number(row, "latency_us") - 1);
   }
-  print_heading("Elementwise: fp32, against NeuSight (fractions fitted on these rows)");
+  print_heading("Elementwise: fp32, against NeuSight (fractions fitted on half of these rows)");
   EXPECT_EQ(groups.size(), 6u);
   for (const auto& [name, errors] : groups) {
     const ErrorSummary all = summary(errors);
