@@ -30,7 +30,7 @@ cmake --build build
 if [[ $kind == test ]]; then
   ctest --test-dir build --output-on-failure -j2
 else
-  build/tools/stepsim run --model llama3-8b --hardware h100-sxm-80gb --tp 8 --sequence-parallel --sequence 8192 \
+  build/stepsim run --model llama3-8b --hardware h100-sxm-80gb --tp 8 --sequence-parallel --sequence 8192 \
     --micro-batch 1 --recompute full --trace build/step.json.gz
   echo "The trace is build/step.json.gz: open it in https://ui.perfetto.dev or chrome://tracing."
 fi
