@@ -6,13 +6,20 @@
 #include <cmath>
 
 #include "schema/read_message.h"
+#include "sim/check.h"
 #include "sim/input_error.h"
 
 namespace stepsim {
 
 void FieldReader::fail(const std::string& path, const std::string& problem) const {
   if (std::find(overridden_.begin(), overridden_.end(), path) != overridden_.end()) throw InputError({"--set " + path}, problem);
-  throw InputError(locate_field(text_, file_, path), path + ": " + problem);
+  // "found 3, ..." -> "found sms 3, ...", "found none, ..." -> "found no sms, ...": the place alone does not say which field.
+  constexpr std::string_view kFound = "found ", kNone = "none,";
+  STEPSIM_CHECK(problem.compare(0, kFound.size(), kFound) == 0);
+  const std::string what = problem.substr(kFound.size());
+  const bool none = what.compare(0, kNone.size(), kNone) == 0;
+  throw InputError(locate_field(text_, file_, path),
+                   none ? fmt::format("found no {}{}", path, what.substr(kNone.size() - 1)) : fmt::format("found {} {}", path, what));
 }
 
 template <class Parse>

@@ -24,6 +24,7 @@ class FieldReader {
   Duration duration(const std::string& path, const std::optional<std::string>& value) const;     // >= 0, below a second
   double number(const std::string& path, std::optional<double> value, double above, double at_most) const;
   std::int32_t count(const std::string& path, std::optional<std::int32_t> value) const;  // >= 1
+  // `problem` is "found X, wanted Y" or "found none, wanted Y".
   [[noreturn]] void fail(const std::string& path, const std::string& problem) const;
 
  private:

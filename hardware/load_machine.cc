@@ -153,7 +153,7 @@ void read_peak(const files::Peak& peak, const FieldReader& reader, GpuSpec& gpu)
   add("fp4", given(peak.has_fp4(), peak.fp4()));
   add("tf32", given(peak.has_tf32(), peak.tf32()));
   add("fp32", given(peak.has_fp32(), peak.fp32()));
-  if (gpu.peak_tflops.empty()) reader.fail("peak", "found no dtype, wanted at least one such as bf16: \"989 TFLOP/s\"");
+  if (gpu.peak_tflops.empty()) reader.fail("peak", "found none, wanted at least one dtype such as bf16: \"989 TFLOP/s\"");
 }
 
 AttentionFit attention_fit(const files::AttentionFit& fit, const std::string& path, const FieldReader& reader) {
@@ -279,7 +279,10 @@ ClusterSpec load_cluster(const std::string& name_or_file, FieldValues overrides)
   cluster.host_memory = reader.bytes("host_memory", given(message.has_host_memory(), message.host_memory()));
   cluster.gpus_per_host_memory =
       reader.count("gpus_per_host_memory", given(message.has_gpus_per_host_memory(), message.gpus_per_host_memory()));
-  if (cluster.gpus_per_host_memory > 1024) reader.fail("gpus_per_host_memory", "found more than 1024, wanted the GPUs of a socket");
+  if (cluster.gpus_per_host_memory > 1024) {
+    reader.fail("gpus_per_host_memory",
+                "found " + std::to_string(cluster.gpus_per_host_memory) + ", wanted the GPUs of a socket, at most 1024");
+  }
   cluster.host_memory_bandwidth =
       reader.rate("host_memory_bandwidth", given(message.has_host_memory_bandwidth(), message.host_memory_bandwidth()));
   cluster.assumptions.assign(message.assumption().begin(), message.assumption().end());

@@ -1,6 +1,5 @@
 #include "models/optimizer_phase.h"
 
-#include <optional>
 #include <vector>
 
 #include "sim/check.h"
@@ -12,15 +11,15 @@ namespace {
 // Appends ops of the phase; an op on another stream than the last one waits for it.
 class PhaseWriter {
  public:
-  PhaseWriter(OpGraphBuilder& builder, const StepFrame& frame) : builder_(builder), frame_(frame) {}
+  PhaseWriter(OpGraphBuilder& builder, const StepFrame& frame) : builder_(builder), frame_(frame), last_stream_(frame.compute) {}
 
   void kernel(const char* name, const MemoryBound& work, std::int32_t layer, const OpLinks& links) {
     add(builder_.work(work), builder_.label(name), frame_.compute, layer, links);
   }
 
-  void all_reduce(const char* name, Bytes message, const ParallelLayout& parallel, OpLinks links) {
+  void all_reduce(const char* name, Bytes message, std::int32_t ranks, OpLinks links) {
     links.queues = std::span(&frame_.tensor_queue, 1);
-    const Collective work{.kind = CollectiveKind::kAllReduce, .message = message, .ranks = parallel.tensor};
+    const Collective work{.kind = CollectiveKind::kAllReduce, .message = message, .ranks = ranks};
     add(builder_.work(work), builder_.label(name, static_cast<std::int32_t>(Group::kTensor)), frame_.tensor, -1, links);
   }
 
@@ -29,7 +28,7 @@ class PhaseWriter {
     const OpId before{static_cast<std::int32_t>(builder_.op_count()) - 1};
     STEPSIM_CHECK(before.valid());
     const Edge wait{before};
-    if (stream != last_stream_.value_or(frame_.compute)) links.predecessors = std::span(&wait, 1);
+    if (stream != last_stream_) links.predecessors = std::span(&wait, 1);
     last_stream_ = stream;
     builder_.add_op(
         {.work = work, .stream = stream, .phase = frame_.phase(Phase::kOptimizer), .kind = kind, .layer = layer, .issuer = frame_.issuer},
@@ -38,7 +37,7 @@ class PhaseWriter {
 
   OpGraphBuilder& builder_;
   const StepFrame& frame_;
-  std::optional<StreamId> last_stream_;  // none: the micro-batches end on the compute stream
+  StreamId last_stream_;  // the micro-batches end on the compute stream
 };
 
 // Everything of one kind, as views of whole storages.
@@ -86,6 +85,12 @@ std::int64_t sequence_parallel_parameters(const ModelSpec& model) {
   return model.layers * layer + norm;
 }
 
+std::int64_t replicated_kv_parameters(const ModelSpec& model, const ParallelLayout& parallel) {
+  if (parallel.tensor <= model.kv_heads) return 0;
+  const std::int64_t bias = model.linear_bias || model.qkv_bias ? 1 : 0;
+  return model.layers * 2 * model.head_dim * (model.hidden + bias);
+}
+
 void add_optimizer_phase(OpGraphBuilder& builder, const StepFrame& frame, const ModelSpec& model, const TrainingRecipe& training,
                          const ParallelLayout& parallel, const FrameworkPreset& framework, const ResidentStorages& residents) {
   PhaseWriter writer(builder, frame);
@@ -98,7 +103,12 @@ void add_optimizer_phase(OpGraphBuilder& builder, const StepFrame& frame, const 
   if (gradients.tensors.empty()) return;
   if (parallel.tensor > 1 && parallel.sequence_parallel) {
     const Bytes message(sequence_parallel_parameters(model) * bytes.gradient);
-    writer.all_reduce("norm gradient all-reduce", message, parallel, {.reads = gradients.tensors, .writes = gradients.tensors});
+    writer.all_reduce("norm gradient all-reduce", message, parallel.tensor, {.reads = gradients.tensors, .writes = gradients.tensors});
+  }
+  if (const std::int64_t replicated = replicated_kv_parameters(model, parallel); replicated > 0) {
+    const auto ranks = static_cast<std::int32_t>(parallel.tensor / model.kv_heads);
+    writer.all_reduce("key and value gradient all-reduce", Bytes(replicated * bytes.gradient), ranks,
+                      {.reads = gradients.tensors, .writes = gradients.tensors});
   }
   if (bytes.gradient_copy > 0) {
     writer.kernel("fp32 gradients", {.read = gradients.size, .written = copies.size}, -1,
@@ -106,7 +116,7 @@ void add_optimizer_phase(OpGraphBuilder& builder, const StepFrame& frame, const 
   }
   const Operands& normed = bytes.gradient_copy > 0 ? copies : gradients;
   writer.kernel("gradient norm", {.read = normed.size}, -1, {.reads = normed.tensors});
-  if (parallel.tensor > 1) writer.all_reduce("gradient norm all-reduce", Bytes(4), parallel, {});  // one fp32 number
+  if (parallel.tensor > 1) writer.all_reduce("gradient norm all-reduce", Bytes(4), parallel.tensor, {});  // one fp32 number
   // Gradients outlive the update where the framework clears them together afterwards.
   std::vector<StorageId> held;
   for (const Operands* each : {&gradients, &copies}) {

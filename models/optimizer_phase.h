@@ -11,6 +11,10 @@ namespace stepsim {
 // the biases added after a reduce-scatter (Megatron-LM: attribute sequence_parallel). Per step, all layers.
 std::int64_t sequence_parallel_parameters(const ModelSpec&);
 
+// Key and value parameters of one rank that tensor / kv_heads ranks hold alike, each with the gradient of its own query heads only: their
+// sum is due once a step. 0 where every rank has heads of its own. Per step, all layers.
+std::int64_t replicated_kv_parameters(const ModelSpec&, const ParallelLayout&);
+
 void add_optimizer_phase(OpGraphBuilder&, const StepFrame&, const ModelSpec&, const TrainingRecipe&, const ParallelLayout&,
                          const FrameworkPreset&, const ResidentStorages&);
 

@@ -42,8 +42,9 @@ static void resolve_model(JobValues& values, Job& job) {
   job.model.layers = values.whole("model.layers", job.model.layers, "of the model", 1, kUnbounded);
   const std::optional<FieldProblem> problem = model_problem(job.model);
   if (problem) {
+    const bool layers = problem->field == "layers";  // the flag or its line in the file says so already
     values.fail(values.given("model.layers") ? "model.layers" : "model.name",
-                fmt::format("found {} {}, wanted {}", problem->field, problem->found, problem->wanted));
+                fmt::format("found {}{}, wanted {}", layers ? "" : problem->field + " ", problem->found, problem->wanted));
   }
 }
 

@@ -67,7 +67,9 @@ void write_outputs(const std::vector<Output>& outputs) {
       output.write([&file](std::string_view text) { file.write(text); });
     }
   }
-  for (const std::unique_ptr<OutputFile>& file : direct) file->commit();
+  for (const auto* files : {&replaced, &direct}) {  // the last bytes too: a full disk must show before any file is replaced
+    for (const std::unique_ptr<OutputFile>& file : *files) file->finish();
+  }
   for (const std::unique_ptr<OutputFile>& file : replaced) file->commit();
 }
 

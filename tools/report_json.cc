@@ -206,6 +206,18 @@ static Json simulation_json(const OpGraph& graph, const StepResult& result, doub
           {"fingerprint", fmt::format("{:016x}", fingerprint(result))}};
 }
 
+static Json alternatives_json(const PlacementAlternatives& alternatives) {
+  Json rows = Json::array();
+  for (const PlacementAlternative& alternative : alternatives.tried) {
+    rows.push_back({{"placement", placement_label(alternative.policy)},
+                    {"flags", alternative.flags},
+                    {"step_time_s", in_seconds(alternative.figures.step)},
+                    {"peak_allocated_bytes", alternative.figures.peak.value},
+                    {"fits", alternative.figures.fits}});
+  }
+  return rows;
+}
+
 static Json head_json() { return {{"schema_version", kSchemaVersion}, {"version", STEPSIM_VERSION}}; }
 
 // Invalid UTF-8 cannot come from our files (they are checked), but may from a command line.
@@ -216,7 +228,7 @@ static std::vector<std::string> strings(const Names& names) {
   return std::vector<std::string>(names.begin(), names.end());
 }
 
-std::string run_json(const Job& job, const StepRun& run) {
+std::string run_json(const Job& job, const StepRun& run, const PlacementAlternatives& alternatives) {
   const OpGraph& graph = run.step.graph;
   const GraphRun& of_graph = run.run;
   const std::vector<std::string> roles = strings(kRoleNames), phases = strings(kPhaseNames);
@@ -241,6 +253,7 @@ std::string run_json(const Job& job, const StepRun& run) {
   json["resources"] = resources_json(graph, *run.costs, of_graph);
   add_critical_path(json, graph, of_graph.result);
   json["out_of_memory"] = out_of_memory_json(graph, of_graph.result, roles);
+  json["alternatives"] = alternatives_json(alternatives);
   json["evidence"] = Json::array();
   json["warnings"] = run.step.warnings;
   json["assumed"] = job.assumed;

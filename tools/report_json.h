@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "tools/graph_run.h"
-#include "tools/step_run.h"
+#include "tools/placement_alternatives.h"
 
 namespace stepsim {
 
-std::string run_json(const Job& job, const StepRun& run);
+std::string run_json(const Job& job, const StepRun& run, const PlacementAlternatives& alternatives);
 
 struct GraphNames {
   std::vector<std::string> roles, phases;  // by bucket

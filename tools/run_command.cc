@@ -30,8 +30,9 @@ int run_command(const RunArguments& arguments) {
   inputs.push_back(arguments.check.baseline);
 
   StepRun run;
+  PlacementAlternatives alternatives;
   const std::vector<Output> outputs = {
-      {"--json", arguments.json, [&](const TextSink& sink) { sink(run_json(job, run)); }},
+      {"--json", arguments.json, [&](const TextSink& sink) { sink(run_json(job, run, alternatives)); }},
       {"--trace", arguments.trace,
        [&](const TextSink& sink) {
          const std::string title = fmt::format("stepsim {} {} on {}", STEPSIM_VERSION, job.model.name, job.gpu.name);
@@ -42,8 +43,13 @@ int run_command(const RunArguments& arguments) {
   };
   check_outputs(outputs, inputs);
   run = run_step(job);
+  if (arguments.check.baseline.empty()) {
+    alternatives = placement_alternatives(job, run);
+  } else {
+    alternatives.not_searched = "with --check";
+  }
   write_outputs(outputs);
-  print_summary(outputs, run_summary(job, run));
+  print_summary(outputs, run_summary(job, run, alternatives));
   const std::string failure = check_failure(limits, run);
   if (failure.empty()) return kExitDone;
   std::fputs((failure + "\n").c_str(), stderr);

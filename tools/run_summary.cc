@@ -6,6 +6,8 @@
 
 namespace stepsim {
 
+constexpr std::size_t kMostLines = 26;
+
 static double gib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 // One unit for all times of a summary.
@@ -120,6 +122,67 @@ static void add_memory(const StepRun& run, bool first, TextLines& lines) {
                                     margin < 0 ? "short" : "free"));
 }
 
+// The flags if they leave the line whole, those that imply the rest of them, or the name that the job's line has for such a placement.
+static void add_alternative(const Job& job, const char* label, const PlacementAlternative& alternative, const std::string& gain,
+                            TextLines& lines) {
+  const std::string rest = (job.placement.rows.empty() ? "" : " without rows") + gain;
+  std::vector<std::string> names = {alternative.flags};
+  if (const std::size_t modules = alternative.flags.find("--recompute-modules"); modules != std::string::npos) {
+    names.push_back(alternative.flags.substr(modules));
+  }
+  names.push_back(placement_label(alternative.policy));
+  std::size_t i = 0;
+  while (i + 1 < names.size() && std::string(label).size() + names[i].size() + rest.size() > kColumns) ++i;
+  lines.add(label, names[i] + rest, 1);
+}
+
+static std::string ratio(double value) { return value < 0.1 ? fmt::format("{:.2g}", value) : fmt::format("{:.2f}", value); }
+
+// What matters beside the gain: that the card is too small all the same, or is no longer.
+static std::string fit_text(const StepFigures& own, const StepFigures& other) {
+  if (other.fits) return own.fits ? "" : ", fits";
+  return other.short_by.value > 0 ? fmt::format(", {:.2f} GiB short", gib(other.short_by.value)) : ", does not fit";
+}
+
+static std::string memory_gain(const StepFigures& own, const StepFigures& other, const TimeUnit& unit) {
+  const double freed = gib(own.peak.value - other.peak.value);
+  const Duration added = other.step - own.step;
+  const std::string gain = fmt::format(" frees {:.2f} GiB ", freed);
+  if (added < Duration{}) return gain + fmt::format("and is {} {} faster", number(-added, unit), unit.name);
+  if (added == Duration{}) return gain + "for no time";
+  return gain +
+         fmt::format("for +{0} {1} ({2} {1} per GiB)", number(added, unit), unit.name, ratio(seconds(added) * unit.per_second / freed));
+}
+
+static std::string time_gain(const StepFigures& own, const StepFigures& other, const TimeUnit& unit) {
+  const Duration saved = own.step - other.step;
+  const double added = gib(other.peak.value - own.peak.value);
+  const std::string gain = fmt::format(" saves {} {} ", number(saved, unit), unit.name);
+  if (added < 0) return gain + fmt::format("and frees {:.2f} GiB", -added);
+  if (added == 0) return gain + "for no memory";
+  return gain + fmt::format("for +{:.2f} GiB ({} GiB per {})", added, ratio(added / (seconds(saved) * unit.per_second)), unit.name);
+}
+
+static void add_alternatives(const Job& job, const PlacementAlternatives& alternatives, const TimeUnit& unit, TextLines& lines) {
+  if (!alternatives.not_searched.empty()) {
+    lines.add("cheapest GiB and time: ", "not searched: " + alternatives.not_searched, 1);
+    return;
+  }
+  const StepFigures& own = alternatives.own;
+  if (const auto best = cheapest_memory(own, alternatives.tried)) {
+    const PlacementAlternative& other = alternatives.tried[*best];
+    add_alternative(job, "cheapest GiB: ", other, memory_gain(own, other.figures, unit) + fit_text(own, other.figures), lines);
+  } else {
+    lines.add("cheapest GiB: ", "none of the usual placements frees memory", 1);
+  }
+  if (const auto best = cheapest_time(own, alternatives.tried)) {
+    const PlacementAlternative& other = alternatives.tried[*best];
+    add_alternative(job, "cheapest time: ", other, time_gain(own, other.figures, unit) + fit_text(own, other.figures), lines);
+  } else {
+    lines.add("cheapest time: ", "none of the usual placements shortens the step", 1);
+  }
+}
+
 static std::string joined(const std::vector<std::string>& sentences) {
   std::string text;
   for (std::string sentence : sentences) {
@@ -129,7 +192,7 @@ static std::string joined(const std::vector<std::string>& sentences) {
   return text.empty() ? "nothing" : text;
 }
 
-std::string run_summary(const Job& job, const StepRun& run) {
+std::string run_summary(const Job& job, const StepRun& run, const PlacementAlternatives& alternatives) {
   const TimeUnit unit = unit_of(run.run.result.end);
   TextLines lines;
   add_verdict(run, unit, lines);
@@ -137,10 +200,12 @@ std::string run_summary(const Job& job, const StepRun& run) {
   add_speed(job, run, lines);
   add_time(run, unit, lines);
   add_memory(run, job.training.iteration == IterationKind::kFirst, lines);
+  add_alternatives(job, alternatives, unit, lines);
   lines.add("evidence: ", "none within 2x of this job: extrapolates");
-  lines.add("assumed: ", joined(job.assumed), 2);
-  lines.add("not modelled: ", joined(not_modelled(run)), 2);
-  if (!run.step.warnings.empty()) lines.add("warning: ", joined(run.step.warnings), 2);
+  const std::size_t most = lines.lines().size() + 3 * 2 <= kMostLines ? 2 : 1;
+  lines.add("assumed: ", joined(job.assumed), most);
+  lines.add("not modelled: ", joined(not_modelled(run)), most);
+  if (!run.step.warnings.empty()) lines.add("warning: ", joined(run.step.warnings), most);
   return lines.text();
 }
 

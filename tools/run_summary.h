@@ -3,10 +3,10 @@
 
 #include <string>
 
-#include "tools/step_run.h"
+#include "tools/placement_alternatives.h"
 
 namespace stepsim {
 
-std::string run_summary(const Job& job, const StepRun& run);
+std::string run_summary(const Job& job, const StepRun& run, const PlacementAlternatives& alternatives);
 
 }  // namespace stepsim

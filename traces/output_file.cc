@@ -166,7 +166,7 @@ void OutputFile::write(std::string_view text) {
   }
 }
 
-void OutputFile::commit() {
+void OutputFile::finish() {
   State& state = *state_;
   STEPSIM_CHECK(state.descriptor >= 0);
   if (state.compressed) state.compress({}, Z_FINISH);
@@ -177,6 +177,11 @@ void OutputFile::commit() {
     refuse(state.path, error_text(error));
   }
   state.descriptor = -1;
+}
+
+void OutputFile::commit() {
+  State& state = *state_;
+  if (state.descriptor >= 0) finish();
   if (state.temporary.empty()) return;
   if (::rename(state.temporary.c_str(), state.target.c_str()) != 0) refuse(state.path, error_text(errno));
   state.temporary.clear();

@@ -18,7 +18,8 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
   void write(std::string_view text);  // InputError when the disk is full
-  void commit();                      // flush, close, rename; InputError likewise; nothing may follow
+  void finish();                      // flush, close; InputError when the disk is full; only commit() may follow
+  void commit();                      // finish() unless it was called, then puts the file in its place
 
  private:
   struct State;

@@ -39,6 +39,8 @@ def check_summary(program):
     program.check(lines[0].startswith("FITS: "), "the verdict is not the first line")
     program.check(len(lines) <= 26, f"{len(lines)} lines of summary")
     program.check(all(len(line) <= 110 for line in lines), "a line of the summary is longer than 110 columns")
+    begins = [line.split(":")[0] for line in lines]
+    program.check(begins.index("cheapest GiB") + 1 == begins.index("cheapest time") == begins.index("evidence") - 1, "the cheapest GiB and time")
     program.check("\x1b" not in run.stdout, "colour in a pipe")
     program.check(run.stderr == "", f"stderr: {run.stderr}")
     program.check(program(*JOB).stdout == run.stdout, "two runs print different summaries")
@@ -93,7 +95,8 @@ def check_out_of_memory(program):
 
 def check_baseline(program):
     program(*JOB, "--json", "base.json")
-    program(*JOB, "--check", "base.json", "--must-fit", "--min-margin", "1 GiB")
+    same = program(*JOB, "--check", "base.json", "--must-fit", "--min-margin", "1 GiB")
+    program.check("cheapest GiB and time: not searched: with --check\n" in same.stdout, "alternatives are searched with --check")
     slower = program(*JOB, "--recompute", "full", "--check", "base.json", "--max-time", "+2%", code=3)
     lines = slower.stderr.splitlines()
     program.check(len(lines) == 1 and lines[0].startswith("check: step time "), f"check: {slower.stderr}")

@@ -184,7 +184,7 @@ TEST(LoadMachine, UserClusterFile) {
   EXPECT_EQ(load_cluster(file.path()).network_per_gpu.value, 12.5e9);
   EXPECT_EQ(load_cluster(file.path()).gpus_per_node, 8);
   const UserFile wrong("wrong.textproto", "base: \"dgx-h100\"\ngpus_per_node: 0\n");
-  EXPECT_THAT(error_of([&] { load_cluster(wrong.path()); }), AllOf(HasSubstr("wrong.textproto:2:"), HasSubstr("found 0")));
+  EXPECT_THAT(error_of([&] { load_cluster(wrong.path()); }), HasSubstr("wrong.textproto:2:1: found gpus_per_node 0, wanted"));
 }
 
 TEST(LoadMachine, PeakIsReplacedWhole) {
@@ -199,16 +199,18 @@ TEST(LoadMachine, MistakesInUserFilesHaveAPlace) {
     const std::size_t at = what.find("wrong.textproto");
     return at == std::string::npos ? what : what.substr(at);
   };
-  EXPECT_THAT(error("base: \"h100\"\nhbm: \"900\"\n"), AllOf(StartsWith("wrong.textproto:2:"), HasSubstr("GB/s")));
+  EXPECT_THAT(error("base: \"h100\"\nhbm: \"900\"\n"),
+              AllOf(StartsWith("wrong.textproto:2:1: found hbm \"900\", wanted a rate"), HasSubstr("GB/s")));
   EXPECT_THAT(error("base: \"h100\"\nhbm: 900\n"), AllOf(StartsWith("wrong.textproto:2:6: found 900, wanted"), HasSubstr("GB/s")));
   EXPECT_THAT(error("base: \"h100\"\nhbm: \"900 GiB\"\n"), AllOf(StartsWith("wrong.textproto:2:"), HasSubstr("GB/s")));
-  EXPECT_THAT(error("base: \"h100\"\nhbm: \"0 GB/s\"\n"), AllOf(StartsWith("wrong.textproto:2:"), HasSubstr("more than zero")));
-  EXPECT_THAT(error("base: \"h100\"\nsms: -3\n"), AllOf(StartsWith("wrong.textproto:2:"), HasSubstr("found -3")));
-  EXPECT_THAT(error("base: \"h100\"\ngemm { compute: 1.5 }\n"), AllOf(StartsWith("wrong.textproto:2:"), HasSubstr("found 1.5")));
+  EXPECT_THAT(error("base: \"h100\"\nhbm: \"0 GB/s\"\n"), StartsWith("wrong.textproto:2:1: found hbm \"0 GB/s\", wanted more than zero"));
+  EXPECT_THAT(error("base: \"h100\"\nsms: -3\n"), StartsWith("wrong.textproto:2:1: found sms -3, wanted"));
+  EXPECT_THAT(error("base: \"h100\"\ngemm { compute: 1.5 }\n"),
+              AllOf(StartsWith("wrong.textproto:2:"), HasSubstr(": found gemm.compute 1.5, wanted")));
   EXPECT_THAT(error("base: \"h10\"\n"), AllOf(StartsWith("wrong.textproto:1:"), HasSubstr("found \"h10\"")));
   EXPECT_THAT(error("base: \"h100\"\nhmb: \"900 GB/s\"\n"), AllOf(StartsWith("wrong.textproto:2:1: found"), HasSubstr("hbm")));
-  EXPECT_THAT(error("peak { bf16: \"1 TFLOP/s\" }\n"), HasSubstr("found none"));
-  EXPECT_THAT(error(""), HasSubstr("found no dtype"));
+  EXPECT_THAT(error("peak { bf16: \"1 TFLOP/s\" }\n"), HasSubstr(": found no "));
+  EXPECT_THAT(error(""), HasSubstr("found no peak, wanted at least one dtype"));
 }
 
 TEST(LoadMachine, OverridesNameTheFlag) {

@@ -255,6 +255,31 @@ TEST(StepBuilder, SequenceParallelismSumsNormGradients) {
   }
 }
 
+// PaLM has one key and value head: at tp 8 all eight ranks hold it, each with the gradient of its own six query heads. A layer's key and
+// value weights are 2 x 18432 x 256 = 9,437,184 parameters without bias, 4 bytes each in the main gradient, summed over 8 ranks.
+TEST(StepBuilder, ReplicatedKeyAndValueGradientsAreSummed) {
+  StepRequest request;
+  request.model = load_model("palm-540b");
+  request.model.layers = 3;
+  request.framework = load_framework("megatron-core@2025");
+  request.training.sequence = 2048;
+  const auto sums = [&] {
+    const BuiltStep built = build_step(request);
+    std::vector<Collective> found;
+    for (const Op& op : built.graph.ops()) {
+      if (built.graph.label(op.kind) != "key and value gradient all-reduce") continue;
+      found.push_back(std::get<Collective>(built.graph.work(op.work)));
+    }
+    return found;
+  };
+  EXPECT_TRUE(sums().empty());
+  request.parallel.tensor = 8;
+  const std::vector<Collective> found = sums();
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found.front().message, Bytes(3 * 9'437'184 * std::int64_t{4}));
+  EXPECT_EQ(found.front().ranks, 8);
+}
+
 TEST(StepBuilder, TiedHeadHasNoWeightsOfItsOwn) {
   StepRequest request = gpt2();
   const BuiltStep tied = build_step(request);

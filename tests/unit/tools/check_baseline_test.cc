@@ -63,7 +63,7 @@ TEST(CheckBaseline, RefusesWhatItCannotRead) {
 TEST(CheckBaseline, ARunIsNoWorseThanItself) {
   const Job job = resolve_job(main_job());
   const StepRun run = run_step(job);
-  const std::string file = written("self.json", run_json(job, run));
+  const std::string file = written("self.json", run_json(job, run, {}));
   EXPECT_EQ(check_failure(check_limits({file}), run), "");
 }
 

@@ -106,6 +106,7 @@ TEST(Job, ContradictionsAreRefused) {
   EXPECT_EQ(refused({flag("--precision", "fp8")}), "--precision: found fp8, which is not built yet, wanted one of bf16, fp16, fp32");
   EXPECT_EQ(refused({flag("--optimizer", "adamW")}), "--optimizer: found \"adamW\", wanted one of adamw, sgd, did you mean \"adamw\"?");
   EXPECT_EQ(refused({flag("--loss", "chunked=0")}), "--loss: found \"chunked=0\", wanted one of plain, fused, chunked=N");
+  EXPECT_EQ(refused({flag("--layers", "1000000000000")}), "--layers: found 1000000000000, wanted a whole number from 1 to 100000");
   EXPECT_EQ(refused({flag("--layers", "0")}), "--layers: found 0, wanted a whole number, at least 1");
   EXPECT_EQ(refused({flag("--dropout", "nan")}), "--dropout: found nan, wanted a finite number");
   EXPECT_EQ(refused({flag("--set", "placement.layers[3].mlp=offload")}),

@@ -1,5 +1,8 @@
 #include "tools/outputs.h"
 
+#include <sys/resource.h>
+
+#include <csignal>
 #include <filesystem>
 #include <stdexcept>
 
@@ -55,6 +58,40 @@ TEST(Outputs, WritesNothingWhenOneFails) {
   const Output full = text_output("--trace", "/dev/full", "text");  // fails when it is flushed
   EXPECT_NE(error_of([&] { write_outputs({text_output("--json", kept, "new"), full}); }), "");
   EXPECT_EQ(read_text_file(kept), "old");
+}
+
+// Writes beyond `bytes` of a file fail with EFBIG, as those on a full disk do with ENOSPC.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : signal_(std::signal(SIGXFSZ, SIG_IGN)) {
+    EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &before_), 0);
+    const rlimit limit{bytes, before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, signal_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+  void (*signal_)(int);
+};
+
+// The text is less than a block: it reaches the disk only when the file is finished, after everything was written.
+TEST(Outputs, ADiskThatIsFullForTheSecondFileLeavesTheFirst) {
+  const std::string first = written("first.out", "old"), second = written("second.out", "older");
+  const auto write = [&] { write_outputs({text_output("--json", first, "new"), text_output("--trace", second, std::string(2000, 'x'))}); };
+  {
+    const FileSizeLimit limit(1000);
+    EXPECT_EQ(error_of(write), second + ": found File too large, wanted a file to write");
+  }
+  EXPECT_EQ(read_text_file(first), "old");
+  EXPECT_EQ(read_text_file(second), "older");
+  write();
+  EXPECT_EQ(read_text_file(first), "new");
 }
 
 }  // namespace stepsim

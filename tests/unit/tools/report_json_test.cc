@@ -9,13 +9,17 @@ namespace stepsim {
 
 using Json = nlohmann::json;
 
-static Json report(const Job& job) { return Json::parse(run_json(job, run_step(job))); }
+static Json report(const Job& job) {
+  const StepRun run = run_step(job);
+  return Json::parse(run_json(job, run, placement_alternatives(job, run)));
+}
 
 TEST(ReportJson, HasTheFieldsOfTheContract) {
   const Json json = report(resolve_job(main_job()));
-  for (const char* const name : {"schema_version", "version", "job", "step_time_s", "step_time_band", "tokens_per_s",
-                                 "tokens_per_s_per_gpu", "flops", "memory", "time", "exposed_collective", "exposed_copy", "resources",
-                                 "critical_path", "out_of_memory", "evidence", "warnings", "not_modelled", "simulation"}) {
+  for (const char* const name :
+       {"schema_version", "version",      "job",      "step_time_s",        "step_time_band", "tokens_per_s", "tokens_per_s_per_gpu",
+        "flops",          "memory",       "time",     "exposed_collective", "exposed_copy",   "resources",    "critical_path",
+        "out_of_memory",  "alternatives", "evidence", "warnings",           "not_modelled",   "simulation"}) {
     EXPECT_TRUE(json.contains(name)) << name;
   }
   for (const char* const name : {"convention", "model_flops", "hardware_flops", "model_tflops_per_s_per_gpu", "peak_tflops_per_s",
@@ -36,6 +40,18 @@ TEST(ReportJson, HasTheFieldsOfTheContract) {
   EXPECT_TRUE(json["step_time_band"].is_null());
   EXPECT_TRUE(json["out_of_memory"].is_null());
   EXPECT_LE(json["critical_path"].size(), 50u);
+}
+
+TEST(ReportJson, AlternativesAreAllThatWereTried) {
+  const Job job = resolve_job(main_job("4", {flag("--recompute", "full")}));
+  const Json rows = report(job)["alternatives"];
+  ASSERT_EQ(rows.size(), usual_placements(job).size());
+  EXPECT_EQ(rows[0]["placement"], "none");
+  EXPECT_EQ(rows[0]["flags"], "--recompute none");
+  EXPECT_EQ(rows[0]["fits"], true);
+  const Json none = report(resolve_job(main_job("4", {flag("--recompute", "none")})));
+  EXPECT_EQ(rows[0]["step_time_s"], none["step_time_s"]);
+  EXPECT_EQ(rows[0]["peak_allocated_bytes"], none["memory"]["peak_allocated_bytes"]);
 }
 
 TEST(ReportJson, SumsAddUp) {

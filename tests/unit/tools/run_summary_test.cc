@@ -9,7 +9,8 @@ namespace stepsim {
 
 static std::vector<std::string> lines_of(const JobInput& input) {
   const Job job = resolve_job(input);
-  std::istringstream text(run_summary(job, run_step(job)));
+  const StepRun run = run_step(job);
+  std::istringstream text(run_summary(job, run, placement_alternatives(job, run)));
   std::vector<std::string> lines;
   for (std::string line; std::getline(text, line);) lines.push_back(line);
   return lines;

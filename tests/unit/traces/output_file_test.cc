@@ -50,6 +50,21 @@ TEST_F(OutputFileTest, ReplacesAtCommitOnly) {
   EXPECT_EQ(files(), 1u);
 }
 
+TEST_F(OutputFileTest, FinishWritesAllAndReplacesNothing) {
+  put(path("a"), "old");
+  {
+    OutputFile file(path("a")), dropped(path("b.gz"));
+    file.write("new");
+    file.finish();
+    dropped.finish();
+    EXPECT_EQ(contents(path("a")), "old");
+    EXPECT_EQ(files(), 3u);
+    file.commit();
+  }
+  EXPECT_EQ(contents(path("a")), "new");
+  EXPECT_EQ(files(), 1u);
+}
+
 TEST_F(OutputFileTest, WithoutCommitNothingRemains) {
   put(path("a"), "old");
   {
@@ -146,7 +161,10 @@ TEST_F(OutputFileTest, FullDisk) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
   OutputFile small("/dev/full");
   small.write("x");
-  EXPECT_THROW(small.commit(), InputError);
+  EXPECT_THROW(small.finish(), InputError);
+  OutputFile committed("/dev/full");
+  committed.write("x");
+  EXPECT_THROW(committed.commit(), InputError);
   OutputFile large("/dev/full");
   EXPECT_THROW(large.write(std::string(1 << 20, 'x')), InputError);
   EXPECT_TRUE(fs::exists("/dev/full"));

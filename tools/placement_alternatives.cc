@@ -1,0 +1,157 @@
+#include "tools/placement_alternatives.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace stepsim {
+
+static PlacementPolicy selective(std::vector<std::string> modules) {
+  PlacementPolicy policy;
+  policy.granularity = RecomputeGranularity::kSelective;
+  policy.modules = std::move(modules);
+  return policy;
+}
+
+static PlacementPolicy full(RecomputeMethod method, std::int64_t num_layers) {
+  PlacementPolicy policy;
+  policy.granularity = RecomputeGranularity::kFull;
+  policy.method = method;
+  policy.num_layers = num_layers;
+  return policy;
+}
+
+std::string placement_flags(const PlacementPolicy& policy) {
+  switch (policy.granularity) {
+    case RecomputeGranularity::kNone:
+      return "--recompute none";
+    case RecomputeGranularity::kSelective:
+      return fmt::format("--recompute selective --recompute-modules {}",
+                         policy.modules.empty() ? "core_attn" : fmt::format("{}", fmt::join(policy.modules, ",")));
+    case RecomputeGranularity::kFull:
+      break;
+  }
+  const char* const method = policy.method == RecomputeMethod::kBlock ? " --recompute-method block" : "";
+  const bool usual = policy.method == RecomputeMethod::kUniform && policy.num_layers == 1;
+  return fmt::format("--recompute full{}", method) + (usual ? "" : fmt::format(" --recompute-num-layers {}", policy.num_layers));
+}
+
+// Whether the flags say all of the policy.
+static bool is_flags_only(const PlacementPolicy& policy) {
+  return policy.segments == 0 && policy.segment_sizes.empty() && !policy.halving && policy.rows.empty();
+}
+
+static LayerTemplate layer_of(const Job& job) { return transformer_layer({job.model, job.training, job.parallel, job.framework}); }
+
+static std::vector<PlacementPolicy> accepted_placements(const Job& job, const LayerTemplate& layer) {
+  const std::vector<PlacementPolicy> usual = {{},
+                                              selective({"layernorm"}),
+                                              selective({"act"}),
+                                              selective({"core_attn"}),
+                                              selective({"mlp"}),
+                                              selective({"layernorm", "act"}),
+                                              full(RecomputeMethod::kUniform, 1),
+                                              full(RecomputeMethod::kUniform, 2),
+                                              full(RecomputeMethod::kBlock, job.model.layers / 2)};
+  const std::string own = is_flags_only(job.placement) ? placement_flags(job.placement) : "";
+  std::vector<PlacementPolicy> accepted;
+  for (const PlacementPolicy& policy : usual) {
+    if (placement_flags(policy) == own) continue;
+    try {
+      check_policy(policy, layer, job.model.layers, job.training.attention);
+    } catch (const InputError&) {
+      continue;  // a module that the model has not, more layers than it has
+    }
+    accepted.push_back(policy);
+  }
+  return accepted;
+}
+
+std::vector<PlacementPolicy> usual_placements(const Job& job) { return accepted_placements(job, layer_of(job)); }
+
+// An upper bound: none of the usual placements runs an op of a layer forward more than twice.
+static std::int64_t most_ops(const Job& job, const LayerTemplate& layer, std::size_t placements) {
+  const auto of_layer = static_cast<std::int64_t>(2 * layer.forward.size() + layer.backward.size());
+  // Below 10^18: the job's own step was built, so layers x micro-batches are below kMostGraphOps.
+  return of_layer * job.model.layers * (job.training.global_batch / job.training.micro_batch) * static_cast<std::int64_t>(placements);
+}
+
+static StepFigures figures_of(const GraphRun& run) {
+  const DeviceMemory& worst = run.worst();
+  const std::int64_t over = worst.capacity ? worst.peak.bytes.value - worst.capacity->value : 0;
+  return {run.result.end, worst.peak.bytes, Bytes{std::max(over, std::int64_t{0})}, !run.result.out_of_memory.has_value()};
+}
+
+static StepFigures figures_with(const Job& job, const StepRun& run, const PlacementPolicy& policy) {
+  StepRequest request = step_request(job);
+  request.placement = policy;
+  const BuiltStep step = build_step(request);
+  return figures_of(run_graph(step.graph, run.run.machine, *run.costs, step.phases, {}));
+}
+
+PlacementAlternatives placement_alternatives(const Job& job, const StepRun& run) {
+  PlacementAlternatives alternatives;
+  alternatives.own = figures_of(run.run);
+  if (job.stop_at_out_of_memory) {
+    alternatives.not_searched = "the job stops at out of memory";
+    return alternatives;
+  }
+  const LayerTemplate layer = layer_of(job);
+  const std::vector<PlacementPolicy> policies = accepted_placements(job, layer);
+  const std::int64_t ops = most_ops(job, layer, policies.size());
+  if (ops > kMostAlternativeOps) {
+    alternatives.not_searched = fmt::format("the usual placements are up to {} ops, more than {}", ops, kMostAlternativeOps);
+    return alternatives;
+  }
+  for (const PlacementPolicy& policy : policies) {
+    alternatives.tried.push_back({policy, placement_flags(policy), figures_with(job, run, policy)});
+  }
+  return alternatives;
+}
+
+// Smaller is better, from the first difference on; equal ones: the first.
+struct Rank {
+  bool unfit = false, dear = false;
+  double price = 0;  // what is gained, negated, or what it costs per unit gained
+  auto operator<=>(const Rank&) const = default;
+};
+
+static Rank rank_of(bool unfit, std::int64_t gained, std::int64_t paid) {
+  const auto gain = static_cast<double>(gained);
+  return {unfit, paid > 0, paid > 0 ? static_cast<double>(paid) / gain : -gain};
+}
+
+std::optional<std::size_t> cheapest_memory(const StepFigures& own, const std::vector<PlacementAlternative>& tried) {
+  constexpr std::int64_t kEnough = std::int64_t{64} << 20;
+  const std::int64_t least = std::max(std::min(kEnough, own.peak.value / 100), std::int64_t{1});
+  std::optional<std::size_t> best;
+  Rank best_rank;
+  for (std::size_t i = 0; i < tried.size(); ++i) {
+    const StepFigures& other = tried[i].figures;
+    const std::int64_t freed = own.peak.value - other.peak.value;
+    if (freed < least) continue;
+    const Rank rank = rank_of(false, freed, (other.step - own.step).count());
+    if (best && !(rank < best_rank)) continue;
+    best = i;
+    best_rank = rank;
+  }
+  return best;
+}
+
+std::optional<std::size_t> cheapest_time(const StepFigures& own, const std::vector<PlacementAlternative>& tried) {
+  const std::int64_t least = std::max<std::int64_t>(own.step.count() / 1000, 1);
+  std::optional<std::size_t> best;
+  Rank best_rank;
+  for (std::size_t i = 0; i < tried.size(); ++i) {
+    const StepFigures& other = tried[i].figures;
+    const std::int64_t saved = (own.step - other.step).count();
+    if (saved < least) continue;
+    const Rank rank = rank_of(!other.fits, saved, other.peak.value - own.peak.value);
+    if (best && !(rank < best_rank)) continue;
+    best = i;
+    best_rank = rank;
+  }
+  return best;
+}
+
+}  // namespace stepsim
