@@ -94,8 +94,22 @@ void for_each_launch(const OpGraph& graph, const std::vector<OpRun>& timeline, c
   }
 }
 
+// Whether one thread launches everything, in the order of time: simulated steps of one device. Nothing is to be sorted or merged then.
+bool one_thread_in_order(const OpGraph& graph, const std::vector<OpRun>& timeline, const std::vector<std::int32_t>& run) {
+  if (graph.issuers().size() != 1 || graph.issue_order(IssuerId{0}).size() != graph.ops().size()) return false;
+  TimePoint last = TimePoint::min();
+  for (const OpId op : graph.issue_order(IssuerId{0})) {
+    const std::int32_t found = run[at(op.index)];
+    if (found == kDidNotRun) continue;
+    if (timeline[at(found)].issued < last) return false;
+    last = timeline[at(found)].issued;
+  }
+  return true;
+}
+
 template <class Use>
 void for_each_issue_step(const OpGraph& graph, const std::vector<OpRun>& timeline, const std::vector<std::int32_t>& run, const Use& use) {
+  if (one_thread_in_order(graph, timeline, run)) return for_each_launch(graph, timeline, run, IssuerId{0}, use);
   std::vector<Step> steps;
   steps.reserve(timeline.size());
   const auto keep = [&steps](const Step& step) { steps.push_back(step); };

@@ -1,0 +1,1 @@
+// Exists for its precompiled headers: see CMakeLists.txt.
