@@ -42,7 +42,7 @@ void check_modules(const PlacementPolicy& policy, const LayerTemplate& layer) {
     if (std::find(known.begin(), known.end(), name) != known.end()) {
       refuse("--recompute-modules", fmt::format("found \"{}\", which this model has not, wanted some of {}", name, choices));
     }
-    refuse("--recompute-modules", fmt::format("found \"{}\", wanted some of {}{}", name, choices, suggestion(name, known)));
+    refuse("--recompute-modules", fmt::format("found \"{}\", wanted some of {}{}", name, choices, suggestion(name, present)));
   }
 }
 

@@ -161,7 +161,11 @@ static std::string ops_text(const Job& job, const StepRun& run, const Explanatio
                      all_s > 0 ? fmt::format("{:.1f} %", 100 * time_s / all_s) : "", total.bound_by});
   }
   const std::string note = job.training.global_batch > job.training.micro_batch ? ", and the ops of the whole step" : "";
-  return "ops of one micro-batch on one device" + note + "\n" + table_text(table);
+  return "ops of one micro-batch on one device" + note +
+         "\n(FLOPs of the kernels themselves: causal attention half, flash attention's backward 2.5 times its forward; conventions differ. "
+         "us: as run, "
+         "slowed by what shares the device)\n" +
+         table_text(table);
 }
 
 std::string explain_text(const Job& job, const StepRun& run, const Explanation& explained) {

@@ -33,7 +33,7 @@ static constexpr JobFlag kJobFlags[] = {
     {"--recompute-num-layers", "placement.recompute_num_layers", "N", "uniform: layers of a segment; block: layers run again [1]"},
     {"--recompute-modules", "placement.recompute_modules", "A,B,...", "of selective recompute, Megatron-LM's names [core_attn]"},
     {"--recompute-segments", "placement.recompute_segments", "K|SIZES|halving",
-     "full recompute by K segments, sizes such as 2,2,1, or halves"},
+     "full recompute by K segments (the longer ones first, at the input), by sizes such as 2,2,1, or by halves"},
 };
 
 // spec: the contract of the command line; each leaves this list when it is built.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 namespace stepsim {
 
@@ -10,6 +11,13 @@ static PlacementPolicy selective(std::vector<std::string> modules) {
   PlacementPolicy policy;
   policy.granularity = RecomputeGranularity::kSelective;
   policy.modules = std::move(modules);
+  return policy;
+}
+
+static PlacementPolicy halving() {
+  PlacementPolicy policy;
+  policy.granularity = RecomputeGranularity::kFull;
+  policy.halving = true;
   return policy;
 }
 
@@ -31,6 +39,7 @@ std::string placement_flags(const PlacementPolicy& policy) {
     case RecomputeGranularity::kFull:
       break;
   }
+  if (policy.halving) return "--recompute full --recompute-segments halving";
   const char* const method = policy.method == RecomputeMethod::kBlock ? " --recompute-method block" : "";
   const bool usual = policy.method == RecomputeMethod::kUniform && policy.num_layers == 1;
   return fmt::format("--recompute full{}", method) + (usual ? "" : fmt::format(" --recompute-num-layers {}", policy.num_layers));
@@ -38,7 +47,7 @@ std::string placement_flags(const PlacementPolicy& policy) {
 
 // Whether the flags say all of the policy.
 static bool is_flags_only(const PlacementPolicy& policy) {
-  return policy.segments == 0 && policy.segment_sizes.empty() && !policy.halving && policy.rows.empty();
+  return policy.segments == 0 && policy.segment_sizes.empty() && policy.rows.empty();
 }
 
 static LayerTemplate layer_of(const Job& job) { return transformer_layer({job.model, job.training, job.parallel, job.framework}); }
@@ -52,7 +61,10 @@ static std::vector<PlacementPolicy> accepted_placements(const Job& job, const La
                                               selective({"layernorm", "act"}),
                                               full(RecomputeMethod::kUniform, 1),
                                               full(RecomputeMethod::kUniform, 2),
-                                              full(RecomputeMethod::kBlock, job.model.layers / 2)};
+                                              full(RecomputeMethod::kUniform, 4),
+                                              full(RecomputeMethod::kUniform, 8),
+                                              full(RecomputeMethod::kBlock, job.model.layers / 2),
+                                              halving()};
   const std::string own = is_flags_only(job.placement) ? placement_flags(job.placement) : "";
   std::vector<PlacementPolicy> accepted;
   for (const PlacementPolicy& policy : usual) {
@@ -69,9 +81,10 @@ static std::vector<PlacementPolicy> accepted_placements(const Job& job, const La
 
 std::vector<PlacementPolicy> usual_placements(const Job& job) { return accepted_placements(job, layer_of(job)); }
 
-// An upper bound: none of the usual placements runs an op of a layer forward more than twice.
+// An upper bound: halving runs an op of a layer forward at most 1 + ceil(log2(layers)) / 2 times on average, the others twice.
 static std::int64_t most_ops(const Job& job, const LayerTemplate& layer, std::size_t placements) {
-  const auto of_layer = static_cast<std::int64_t>(2 * layer.forward.size() + layer.backward.size());
+  const auto forwards = 2 + static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(job.model.layers))) / 2;
+  const auto of_layer = forwards * static_cast<std::int64_t>(layer.forward.size()) + static_cast<std::int64_t>(layer.backward.size());
   // Below 10^18: the job's own step was built, so layers x micro-batches are below kMostGraphOps.
   return of_layer * job.model.layers * (job.training.global_batch / job.training.micro_batch) * static_cast<std::int64_t>(placements);
 }

@@ -26,9 +26,8 @@ static std::string number(Duration time, const TimeUnit& unit) { return fmt::for
 
 static void add_verdict(const StepRun& run, const TimeUnit& unit, TextLines& lines) {
   const GraphRun& of_graph = run.run;
-  const std::string step =
-      of_graph.stopped ? fmt::format("stopped after {} {}", number(of_graph.result.end, unit), unit.name)
-                       : fmt::format("step time {} {} (no band: no measured step is near)", number(of_graph.result.end, unit), unit.name);
+  const std::string step = of_graph.stopped ? fmt::format("stopped after {} {}", number(of_graph.result.end, unit), unit.name)
+                                            : fmt::format("step time {} {} (no band yet)", number(of_graph.result.end, unit), unit.name);
   const DeviceMemory& worst = of_graph.worst();
   if (of_graph.result.out_of_memory) {
     const std::vector<std::string> roles(kRoleNames.begin(), kRoleNames.end());
@@ -173,7 +172,7 @@ static void add_alternatives(const Job& job, const PlacementAlternatives& altern
     const PlacementAlternative& other = alternatives.tried[*best];
     add_alternative(job, "cheapest GiB: ", other, memory_gain(own, other.figures, unit) + fit_text(own, other.figures), lines);
   } else {
-    lines.add("cheapest GiB: ", "none of the usual placements frees memory", 1);
+    lines.add("cheapest GiB: ", "none of the placements tried frees memory", 1);
   }
   if (const auto best = cheapest_time(own, alternatives.tried)) {
     const PlacementAlternative& other = alternatives.tried[*best];
@@ -201,7 +200,7 @@ std::string run_summary(const Job& job, const StepRun& run, const PlacementAlter
   add_time(run, unit, lines);
   add_memory(run, job.training.iteration == IterationKind::kFirst, lines);
   add_alternatives(job, alternatives, unit, lines);
-  lines.add("evidence: ", "none within 2x of this job: extrapolates");
+  lines.add("evidence: ", "none within 2x of this job: extrapolates (no table of measured steps is built yet)");
   const std::size_t most = lines.lines().size() + 3 * 2 <= kMostLines ? 2 : 1;
   lines.add("assumed: ", joined(job.assumed), most);
   lines.add("not modelled: ", joined(not_modelled(run)), most);

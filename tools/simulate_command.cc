@@ -109,7 +109,7 @@ static std::string graph_summary(const OpGraph& graph, const CostModel& costs, c
   }
   for (const ResourceUse& use : resource_use(graph, run.machine, costs, run.result)) {
     if (lines.lines().size() > 22) break;
-    lines.add("resource: ", fmt::format("{} busy {}", resource_name(use, graph, run.machine), print_duration(use.busy)));
+    lines.add("resource: ", fmt::format("{} in use for {}", resource_name(use, graph, run.machine), print_duration(use.busy)));
   }
   return lines.text();
 }

@@ -45,7 +45,8 @@ TEST(PlacementAlternatives, TriesWhatTheModelTakesButTheJobsOwn) {
       ElementsAre("--recompute selective --recompute-modules layernorm", "--recompute selective --recompute-modules act",
                   "--recompute selective --recompute-modules core_attn", "--recompute selective --recompute-modules mlp",
                   "--recompute selective --recompute-modules layernorm,act", "--recompute full",
-                  "--recompute full --recompute-num-layers 2", "--recompute full --recompute-method block --recompute-num-layers 2"));
+                  "--recompute full --recompute-num-layers 2", "--recompute full --recompute-num-layers 4",
+                  "--recompute full --recompute-method block --recompute-num-layers 2", "--recompute full --recompute-segments halving"));
   const auto tried = [](const std::string& layers, std::vector<FlagValue> more, const std::string& flags) {
     const std::vector<std::string> all = flags_of(usual_placements(resolve_job(main_job(layers, std::move(more)))));
     return std::count(all.begin(), all.end(), flags);
@@ -91,7 +92,7 @@ TEST(PlacementAlternatives, FullRecomputeLeavesTimeToBuyBack) {
   ASSERT_TRUE(best.has_value());
   EXPECT_LT(alternatives.tried[*best].figures.step, alternatives.own.step);
   EXPECT_GE(alternatives.tried[*best].figures.peak, alternatives.own.peak);
-  EXPECT_EQ(line_of(input, "cheapest GiB"), "cheapest GiB: none of the usual placements frees memory");
+  EXPECT_EQ(line_of(input, "cheapest GiB"), "cheapest GiB: none of the placements tried frees memory");
   EXPECT_THAT(line_of(input, "cheapest time"), HasSubstr(" saves "));
 }
 

@@ -17,7 +17,7 @@ TEST(TextLines, WrapsBetweenWordsUnderTheLabel) {
 
 TEST(TextLines, CutsWhatNeedsMoreLinesThanAllowed) {
   TextLines lines;
-  lines.add("", std::string(300, 'x') + " y", 1);  // one word longer than a line stays whole
+  lines.add("", std::string(300, 'x').append(" y"), 1);  // one word longer than a line stays whole
   lines.add("a ", std::string(60, 'x') + " " + std::string(60, 'y') + " " + std::string(60, 'z'), 2);
   ASSERT_EQ(lines.lines().size(), 3u);
   EXPECT_EQ(lines.lines()[2], "  " + std::string(60, 'y') + " ...");
