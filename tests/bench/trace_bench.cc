@@ -4,6 +4,7 @@
 #include <benchmark/benchmark.h>
 
 #include <array>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -97,7 +98,8 @@ void trace_to_memory(benchmark::State& state) {
 }
 BENCHMARK(trace_to_memory)->Arg(1'000'000)->Unit(benchmark::kMillisecond);
 
-void trace_to_file(benchmark::State& state, const std::string& path) {
+void trace_to_file(benchmark::State& state, const std::string& name) {
+  const std::string path = (std::filesystem::temp_directory_path() / name).string();
   const Step step = made_up_step(static_cast<std::int32_t>(state.range(0)));
   std::uint64_t bytes = 0;
   for (auto _ : state) {
@@ -109,6 +111,7 @@ void trace_to_file(benchmark::State& state, const std::string& path) {
     });
     file.commit();
   }
+  std::filesystem::remove(path);
   report(state, step.result.timeline.size(), bytes);
 }
 BENCHMARK_CAPTURE(trace_to_file, plain, "trace_bench.json")->Arg(300'000)->Unit(benchmark::kMillisecond);

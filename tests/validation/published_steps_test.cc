@@ -1,0 +1,61 @@
+// A few published figures beside stepsim's, for README's first table: bytes exact, measured steps within their tolerance.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "hardware/roofline_cost_model.h"
+#include "models/step_builder.h"
+#include "sim/simulate.h"
+#include "tests/validation/csv_rows.h"
+
+namespace stepsim {
+namespace {
+
+double step_time_s(const CsvRow& row) {
+  StepRequest request;
+  request.model = load_model(row.at("model"));
+  request.framework = load_framework("megatron-lm@2022-05");
+  request.training.sequence = 2048;
+  request.training.micro_batch = request.training.global_batch = 4;
+  request.training.attention = AttentionKind::kUnfused;
+  request.training.dropout = request.model.dropout;
+  request.parallel.tensor = 8;
+  request.parallel.sequence_parallel = row.at("sequence_parallel") == "1";
+  request.placement.granularity = row.at("recompute") == "full" ? RecomputeGranularity::kFull : RecomputeGranularity::kSelective;
+  const BuiltStep step = build_step(request);
+  const GpuSpec gpu = load_gpu("a100-sxm-80gb");
+  const ClusterSpec cluster = usual_cluster(gpu);
+  const Machine machine = make_machine(gpu, cluster, step.graph.device_count());
+  return seconds(simulate(step.graph, machine, RooflineCostModel(gpu, cluster, machine), {.memory = false}).end);
+}
+
+Bytes layer_bytes(const std::string& model, const std::string& framework, std::int64_t sequence, AttentionKind attention) {
+  StepRequest request;
+  request.model = load_model(model);
+  request.framework = load_framework(framework);
+  request.training.sequence = sequence;
+  request.training.attention = attention;
+  request.training.dropout = request.model.dropout;
+  return saved_bytes(transformer_layer({request.model, request.training, request.parallel, request.framework}));
+}
+
+TEST(Published, StepsAndBytes) {
+  std::printf("## table: published\n| what | published | stepsim | error |\n|---|---|---|---|\n");
+  const Bytes gpt3 = layer_bytes("gpt3-175b", "megatron-lm@2022-05", 2048, AttentionKind::kUnfused);
+  EXPECT_EQ(gpt3, Bytes(2868903936));  // sbh(34 + 5as/h), s 2048, b 1, h 12288, a 96
+  std::printf("| GPT-3 175B, bytes saved by a layer (2205.05198 Table 2) | 2868903936 | %lld | 0 |\n", static_cast<long long>(gpt3.value));
+  const Bytes llama = layer_bytes("llama3-8b", "megatron-core@2025", 8192, AttentionKind::kFlash);
+  EXPECT_EQ(llama, Bytes(std::int64_t{139400} * 8192));  // 8h + 8 + 4d(nq + nkv) + 4nq + 6f a token
+  std::printf("| Llama-3 8B, bytes saved by a layer and token (8h + 8 + 4d(nq + nkv) + 4nq + 6f) | 139400 | %lld | 0 |\n",
+              static_cast<long long>(llama.value / 8192));
+  for (const CsvRow& row : csv_rows("published_steps.csv")) {
+    const double simulated = step_time_s(row), measured = std::stod(row.at("measured_s"));
+    EXPECT_NEAR(simulated / measured, 1, std::stod(row.at("tolerance"))) << row.at("source");
+    std::printf("| Megatron 22B, 8 A100, step (%s) | %.2f s | %.2f s | %+.1f %% |\n", row.at("source").c_str(), measured, simulated,
+                100 * (simulated / measured - 1));
+  }
+  std::printf("\n");
+}
+
+}  // namespace
+}  // namespace stepsim
