@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "sim/dtype_name.h"
 #include "sim/machine.h"
 #include "sim/op_work.h"
 #include "sim/units.h"
@@ -103,6 +104,5 @@ std::vector<std::string> cluster_names();
 
 // Dense peak for a dtype; InputError ("--precision: found fp8, wanted one of ...") if the GPU has none.
 FlopsPerSecond peak(const GpuSpec&, DType);
-std::string dtype_name(DType);
 
 }  // namespace stepsim

@@ -2,11 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <vector>
 
+#include "models/micro_batch_script.h"
+#include "models/step_builder.h"
 #include "sim/input_error.h"
 #include "sim/op_graph.h"
+#include "sim/step_result.h"
 
 namespace stepsim {
 
@@ -19,45 +23,96 @@ std::int64_t saturating_product(std::int64_t a, std::int64_t b) {
   return __builtin_mul_overflow(a, b, &product) ? kMost : product;
 }
 
-// An op's row in every table, its links and the storages that it makes.
-std::int64_t bytes_of(const TemplateOp& op) {
-  constexpr std::int64_t kTablesPerOp = 7 * sizeof(std::uint32_t) + 3 * sizeof(std::int32_t);  // row ends; issue and stream order
-  const auto tensors = static_cast<std::int64_t>(op.reads.size() + op.writes.size() + 2 * op.updates.size());
-  return static_cast<std::int64_t>(sizeof(Op)) + kTablesPerOp + tensors * static_cast<std::int64_t>(sizeof(Tensor)) +
-         static_cast<std::int64_t>(op.writes.size() * sizeof(Storage));
+// What a run needs for one op or for several, in parts that are there at different times.
+struct RunBytes {
+  std::int64_t kept = 0;    // to the end: graph, timeline, memory log
+  std::int64_t ledger = 0;  // while the memory log is made
+  std::int64_t script = 0;  // of one micro-batch, while the graph is made
+  RunBytes& operator+=(const RunBytes& other) {
+    kept += other.kept;
+    ledger += other.ledger;
+    script += other.script;
+    return *this;
+  }
+  friend RunBytes operator-(const RunBytes& a, const RunBytes& b) { return {a.kept - b.kept, a.ledger - b.ledger, a.script - b.script}; }
+};
+
+template <class T>
+constexpr std::int64_t size_of(std::size_t count) {
+  return static_cast<std::int64_t>(sizeof(T) * count);
+}
+
+// Sizes of a 64-bit machine. By op: its row of 40 bytes in ops(), 7 ends of rows and 4 places in orders and parts of 4 bytes each, 40 bytes
+// of timeline; where the ledger works, 4 bytes to find the op in the timeline. By read, write and update in place: 24 bytes, an update
+// twice; by hold 4. A collective joins two streams: 2 edges of 8 bytes and a queue. By storage: 40 bytes, claim and release of 24 bytes
+// each in the log; where the ledger works, 32 bytes of its state and the log once more before it is put together.
+RunBytes bytes_of(const TemplateOp& op) {
+  constexpr std::int64_t kLedgerStorage = 32;  // Ledger::StorageUse of sim/memory_ledger.cc
+  const std::size_t tensors = op.reads.size() + op.writes.size() + 2 * op.updates.size(), holds = op.holds.size();
+  const std::size_t edges = op.group == Group::kNone ? 0 : 2;
+  const auto storages = static_cast<std::int64_t>(op.writes.size());
+  const std::int64_t links = size_of<Tensor>(tensors) + size_of<StorageId>(holds);
+  const std::int64_t log = storages * size_of<MemoryEvent>(2);
+  RunBytes bytes;
+  bytes.kept = size_of<Op>(1) + size_of<std::uint32_t>(7) + size_of<std::int32_t>(4) + size_of<OpRun>(1) + links + size_of<Edge>(edges) +
+               size_of<QueueId>(edges / 2) + storages * size_of<Storage>(1) + log;
+  bytes.ledger = size_of<std::int32_t>(1) + storages * kLedgerStorage + log;
+  bytes.script = size_of<ScriptOp>(1) + 2 * links + storages * size_of<ScriptStorage>(1);  // links a second time with ids of the graph
+  return bytes;
 }
 
 // Sums of bytes_of over the first 0, 1, .. ops.
-std::vector<std::int64_t> running_bytes(const std::vector<TemplateOp>& ops) {
-  std::vector<std::int64_t> sums{0};
-  for (const TemplateOp& op : ops) sums.push_back(sums.back() + bytes_of(op));
+std::vector<RunBytes> running_bytes(const std::vector<TemplateOp>& ops) {
+  std::vector<RunBytes> sums{{}};
+  for (const TemplateOp& op : ops) {
+    sums.push_back(sums.back());
+    sums.back() += bytes_of(op);
+  }
   return sums;
 }
 
-GraphSize times(const GraphSize& one, std::int64_t count) {
-  return {saturating_product(one.ops, count), saturating_product(one.bytes, count)};
+// SavedTensor rows of micro-batch 0, with the pieces of the heap behind two names, a shape and a storage.
+std::int64_t saved_bytes_of_layer(const LayerTemplate& layer) {
+  constexpr std::size_t kPieces = 4, kPiece = 32;  // the least that malloc gives to more than 24 bytes
+  return static_cast<std::int64_t>(saved_slots(layer).size() * (sizeof(SavedTensor) + kPieces * kPiece));
+}
+
+std::int64_t saturating_sum(std::int64_t a, std::int64_t b) {
+  std::int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? kMost : sum;
+}
+
+// One micro-batch's ops and bytes, of which there are `parts`, and a layer's saved tensors.
+GraphSize run_size(std::int64_t ops, const RunBytes& bytes, std::int64_t parts, std::int64_t saved, std::int64_t layers,
+                   std::int64_t micro_batches) {
+  const auto of_step = [=](std::int64_t each) { return saturating_product(saturating_product(each, parts), micro_batches); };
+  const std::int64_t once = std::max(of_step(bytes.ledger), saturating_product(bytes.script, parts));
+  const std::int64_t twice = saturating_sum(of_step(bytes.kept), saturating_product(saved, layers));
+  return {of_step(ops), saturating_sum(saturating_product(twice, 2), once)};
 }
 
 }  // namespace
 
 GraphSize least_graph_size(const LayerTemplate& layer, std::int64_t layers, std::int64_t micro_batches) {
-  const GraphSize one{static_cast<std::int64_t>(layer.forward.size() + layer.backward.size()),
-                      running_bytes(layer.forward).back() + running_bytes(layer.backward).back()};
-  return times(times(one, layers), micro_batches);
+  RunBytes bytes = running_bytes(layer.forward).back();
+  bytes += running_bytes(layer.backward).back();
+  return run_size(static_cast<std::int64_t>(layer.forward.size() + layer.backward.size()), bytes, layers, saved_bytes_of_layer(layer),
+                  layers, micro_batches);
 }
 
-GraphSize graph_size(const LayerTemplate& layer, const PlacementPlan& plan, std::int64_t micro_batches) {
-  const std::vector<std::int64_t> forward = running_bytes(layer.forward), backward = running_bytes(layer.backward);
-  GraphSize size;
+GraphSize graph_size(const LayerTemplate& layer, const PlacementPlan& plan, std::int64_t layers, std::int64_t micro_batches) {
+  const std::vector<RunBytes> forward = running_bytes(layer.forward), backward = running_bytes(layer.backward);
+  std::int64_t ops = 0;
+  RunBytes bytes;
   for (const auto* steps : {&plan.forward, &plan.backward}) {
     for (const PlanStep& step : *steps) {
       if (step.verb == PlanVerb::kDrop) continue;
-      const std::vector<std::int64_t>& sums = step.verb == PlanVerb::kForward ? forward : backward;
-      size.ops += step.last - step.first + 1;
-      size.bytes += sums[static_cast<std::size_t>(step.last) + 1] - sums[static_cast<std::size_t>(step.first)];
+      const std::vector<RunBytes>& sums = step.verb == PlanVerb::kForward ? forward : backward;
+      ops += step.last - step.first + 1;
+      bytes += sums[static_cast<std::size_t>(step.last) + 1] - sums[static_cast<std::size_t>(step.first)];
     }
   }
-  return times(size, micro_batches);
+  return run_size(ops, bytes, 1, saved_bytes_of_layer(layer), layers, micro_batches);
 }
 
 void check_graph_size(const GraphSize& size, std::int64_t layers, std::int64_t micro_batches) {
@@ -65,7 +120,7 @@ void check_graph_size(const GraphSize& size, std::int64_t layers, std::int64_t m
   const bool many_layers = layers >= micro_batches;
   const std::string flag = many_layers ? "--layers" : "--global-batch";
   throw InputError({flag, 0, 0},
-                   fmt::format("found a step of {}{} ops and {:.1f} GiB as a graph ({} layers, {} micro-batches), wanted at most "
+                   fmt::format("found a step of {}{} ops and {:.1f} GiB of memory to run it ({} layers, {} micro-batches), wanted at most "
                                "{} ops and {} GiB",
                                size.ops == kMost ? "more than " : "", size.ops,
                                static_cast<double>(size.bytes) / static_cast<double>(std::int64_t{1} << 30), layers, micro_batches,

@@ -10,15 +10,19 @@ namespace stepsim {
 inline constexpr std::int64_t kMostGraphOps = 200'000'000;
 inline constexpr std::int64_t kMostGraphBytes = std::int64_t{16} << 30;
 
-// Ops and bytes of a graph; both stay at the largest int64 rather than wrap.
+// Ops of a graph and the memory that a run of it takes at its most; both stay at the largest int64 rather than wrap.
+//
+// A steady step is run beside the first iteration's, whose peak is reported with it: two graphs, timelines and memory logs are there at
+// once. The most is taken while the second memory log is made, or, with one micro-batch, while the second graph is stamped from its script.
+// Not counted: JSON and other outputs, and what does not grow with the graph.
 struct GraphSize {
   std::int64_t ops = 0;
-  std::int64_t bytes = 0;  // of the tables of sim/op_graph.h
+  std::int64_t bytes = 0;
 };
 
 // A lower bound that needs no plan: every op of every layer once.
 GraphSize least_graph_size(const LayerTemplate& layer, std::int64_t layers, std::int64_t micro_batches);
-GraphSize graph_size(const LayerTemplate& layer, const PlacementPlan&, std::int64_t micro_batches);
+GraphSize graph_size(const LayerTemplate& layer, const PlacementPlan&, std::int64_t layers, std::int64_t micro_batches);
 
 // InputError "--layers: found ..." or "--global-batch: found ..." above a limit, whichever factor is larger.
 void check_graph_size(const GraphSize&, std::int64_t layers, std::int64_t micro_batches);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <span>
 
 #include "models/model_spec.h"
@@ -158,16 +159,24 @@ void ConfigFile::read() {
   if (first == std::string::npos) throw InputError({file_, 1, 1}, "found an empty file, wanted a Hugging Face config.json");
   const char* furthest = text_.data();
   std::string outer;
-  const auto on_event = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
+  std::vector<std::set<std::string>> open;  // keys so far of the objects around the place
+  using Event = nlohmann::json::parse_event_t;
+  const auto on_event = [&](int depth, Event event, nlohmann::json& parsed) {
     const auto offset = static_cast<std::size_t>(furthest - text_.data());
     if (depth > kDeepest) {
       throw InputError(location_at(text_, file_, offset), "found more than " + std::to_string(kDeepest) + " nested lists, wanted fewer");
     }
-    if (event != nlohmann::json::parse_event_t::key || depth > 2) return true;
+    if (event == Event::object_start) open.emplace_back();
+    if (event == Event::object_end) open.pop_back();
+    if (event != Event::key) return true;
     const std::string& key = parsed.get_ref<const std::string&>();
-    if (depth == 1) outer = key;
     const std::size_t quote = text_.rfind('"', offset < 2 ? 0 : offset - 2);  // the parser stands behind the closing quote
-    offsets_[depth == 1 ? key : outer + "." + key] = quote == std::string::npos ? offset : quote;
+    const std::size_t place = quote == std::string::npos ? offset : quote;
+    if (!open.back().insert(key).second) {
+      throw InputError(location_at(text_, file_, place), "found " + printable(key) + " a second time, wanted each key once");
+    }
+    if (depth == 1) outer = key;
+    if (depth <= 2) offsets_[depth == 1 ? key : outer + "." + key] = place;
     return true;
   };
   try {

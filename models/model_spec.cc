@@ -245,6 +245,13 @@ bool looks_like_file(const std::string& name) {
   return extension == ".textproto" || extension == ".json" || extension == ".txt" || extension == ".pbtxt";
 }
 
+// Without the byte order mark that some editors put in front: places of errors count from behind it.
+std::string without_mark(std::string text) {
+  constexpr std::string_view kMark = "\xEF\xBB\xBF";
+  if (text.compare(0, kMark.size(), kMark) == 0) text.erase(0, kMark.size());
+  return text;
+}
+
 // JSON is the JSON form of a Model message if it uses that message's names, otherwise a Hugging Face config.
 bool is_huggingface(const std::string& text) {
   const std::size_t first = text.find_first_not_of(" \t\r\n");
@@ -263,7 +270,7 @@ ModelSpec load_model(const std::string& name_or_file) {
   const ModelSpec* spec = own_file ? nullptr : in_catalog(name_or_file);
   if (spec != nullptr) return *spec;
   if (looks_like_file(name_or_file)) {
-    const std::string text = read_text_file(name_or_file);
+    const std::string text = without_mark(read_text_file(name_or_file));
     return is_huggingface(text) ? parse_huggingface_config(text, name_or_file) : parse_model(text, name_or_file);
   }
   for (const auto& [name, needs] : kNotBuilt) {

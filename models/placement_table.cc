@@ -81,9 +81,9 @@ std::vector<std::string> row_names(const LayerTemplate& layer, const SlotTable& 
   return names;
 }
 
+// For a row that selects nothing.
 void check_row_name(const PlacementRow& row, const LayerTemplate& layer, const SlotTable& table) {
   if (row.module_or_slot == "*") return;
-  if (!slots_of_row(layer, table, row.module_or_slot).empty()) return;
   for (SlotIndex slot = 0; at(slot) < layer.slots.size(); ++slot) {
     if (layer.slots[at(slot)].name != row.module_or_slot) continue;
     const SlotIndex root = table.root[at(slot)];
@@ -99,14 +99,18 @@ void check_row_name(const PlacementRow& row, const LayerTemplate& layer, const S
 }
 
 void check_rows(const PlacementPolicy& policy, const LayerTemplate& layer, const SlotTable& table, std::int64_t layers) {
+  if (policy.rows.size() > at(kMostPlacementRows)) {
+    refuse("--placement", fmt::format("found {} rows, wanted at most {}", policy.rows.size(), kMostPlacementRows));
+  }
+  RowSlots row_slots(layer, table);
   for (const PlacementRow& row : policy.rows) {
     const std::int64_t last = row.last_layer == -1 ? layers - 1 : row.last_layer;
     if (row.first_layer < 0 || row.first_layer > last || last >= layers) {
       refuse("--placement", fmt::format("found layers {} to {}, wanted a range within 0 to {}", row.first_layer, last, layers - 1));
     }
-    check_row_name(row, layer, table);
+    const std::vector<SlotIndex>& roots = row_slots.of(row.module_or_slot);
+    if (roots.empty()) check_row_name(row, layer, table);
     if (row.action != PlacementAction::kRecompute) continue;
-    const std::vector<SlotIndex> roots = slots_of_row(layer, table, row.module_or_slot);
     for (const SlotIndex root : roots) {
       const std::string& name = layer.slots[at(root)].name;
       if (root == table.input && row.first_layer == 0) {

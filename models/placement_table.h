@@ -19,6 +19,8 @@ struct PlacementRow {
   PlacementAction action = PlacementAction::kKeep;
 };
 
+inline constexpr std::int32_t kMostPlacementRows = 1'000'000;  // of one policy; a plan by tensor has layers x saved tensors
+
 enum class RecomputeGranularity : std::uint8_t { kNone, kFull, kSelective };
 enum class RecomputeMethod : std::uint8_t { kUniform, kBlock };
 
@@ -42,7 +44,8 @@ struct RecomputeModule {
 };
 std::vector<RecomputeModule> recompute_modules();
 
-// Impossible policies (unknown module with the nearest, sizes that do not add up, N outside 1..layers, a module the model lacks):
+// Impossible policies (unknown module with the nearest, sizes that do not add up, N outside 1..layers, a module the model lacks, more than
+// kMostPlacementRows rows):
 // InputError
 // "--flag: found X, wanted Y". Returns warnings for a user ("core_attn with flash attention saves 0.1 %").
 std::vector<std::string> check_policy(const PlacementPolicy&, const LayerTemplate&, std::int64_t layers, AttentionKind);

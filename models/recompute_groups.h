@@ -2,6 +2,8 @@
 // the first backward op that reads one of its storages. Knows no order of layers: recompute_policies.cc places the groups.
 #pragma once
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "models/framework_preset.h"
@@ -20,14 +22,30 @@ struct RecomputeGroup {
 // the module itself saves (an output that a later op reads is kept by that op).
 std::vector<SlotIndex> slots_of_module(const LayerTemplate&, const SlotTable&, const RecomputeModule&);
 
-// Saved roots that a row's name selects in a layer, ascending; without the layer's input and output for "*" and modules.
-std::vector<SlotIndex> slots_of_row(const LayerTemplate&, const SlotTable&, const std::string& module_or_slot);
+// Saved roots that a row's name selects in a layer, ascending; without the layer's input and output for "*" and modules. Each name is
+// looked for once: tables have thousands of rows and a few names. The layer and the table outlive this.
+class RowSlots {
+ public:
+  RowSlots(const LayerTemplate& layer, const SlotTable& table) : layer_(layer), table_(table) {}
+  const std::vector<SlotIndex>& of(const std::string& module_or_slot);
 
-// The groups of layer `layer` of `layers` under kNone or kSelective with rows. Every dropped root is in exactly one group.
-std::vector<RecomputeGroup> groups_of_layer(const LayerTemplate&, const SlotTable&, const PlacementPolicy&, const FrameworkPreset&,
-                                            std::int64_t layer, std::int64_t layers);
+ private:
+  const LayerTemplate& layer_;
+  const SlotTable& table_;
+  std::map<std::string, std::vector<SlotIndex>> known_;
+};
 
-// Layers at which groups_of_layer may change, ascending, the first 0.
-std::vector<std::int64_t> group_breaks(const PlacementPolicy&, std::int64_t layers);
+// The groups of every layer under kNone or kSelective with rows; layers with equal groups share a list. Every dropped root of a layer is in
+// exactly one group.
+struct LayerGroups {
+  std::vector<std::vector<RecomputeGroup>> lists;
+  std::vector<std::int32_t> list_of;  // by layer
+  const std::vector<RecomputeGroup>& of(std::int32_t layer) const {
+    return lists[static_cast<std::size_t>(list_of[static_cast<std::size_t>(layer)])];
+  }
+};
+
+// The time grows with the rows and with the layers, not with their product.
+LayerGroups groups_of_layers(const LayerTemplate&, const SlotTable&, const PlacementPolicy&, const FrameworkPreset&, std::int64_t layers);
 
 }  // namespace stepsim

@@ -205,18 +205,14 @@ PlacementPlan group_plan(const LayerTemplate& layer_template, std::int64_t layer
   const LayerSteps whole(layer_template, framework);
   PlacementPlan plan;
   GroupSteps again(table, layers, plan.backward);
-  const std::vector<std::int64_t> breaks = group_breaks(policy, layers);
-  std::vector<std::vector<RecomputeGroup>> groups;
-  for (const std::int64_t first : breaks) groups.push_back(groups_of_layer(layer_template, table, policy, framework, first, layers));
+  const LayerGroups groups = groups_of_layers(layer_template, table, policy, framework, layers);
   const auto end = static_cast<std::int32_t>(layers);
-  std::size_t part = 0;
   for (std::int32_t layer = 0; layer < end; ++layer) {
-    if (part + 1 < breaks.size() && layer >= breaks[part + 1]) ++part;
     whole.run(plan.forward, layer, false);
     for (SlotIndex root = 0; at(root) < layer_template.slots.size(); ++root) {
       if (table.forward_made[at(root)] && again.live().lasting(root) && root != table.input) again.live().make(layer, root);
     }
-    for (const RecomputeGroup& group : groups[part]) {
+    for (const RecomputeGroup& group : groups.of(layer)) {
       for (const SlotIndex root : group.dropped) {
         plan.forward.push_back({PlanVerb::kDrop, layer, root, root, false});
         again.live().drop(layer, root);
@@ -224,10 +220,7 @@ PlacementPlan group_plan(const LayerTemplate& layer_template, std::int64_t layer
     }
   }
   again.live().end_run();
-  for (std::int32_t layer = end - 1; layer >= 0; --layer) {
-    while (layer < breaks[part]) --part;
-    add_backward(plan.backward, again, table, layer, groups[part]);
-  }
+  for (std::int32_t layer = end - 1; layer >= 0; --layer) add_backward(plan.backward, again, table, layer, groups.of(layer));
   return plan;
 }
 

@@ -41,6 +41,14 @@ std::int64_t own_parameters(const TemplateStamp& stamp, const ParameterBytes& by
   return parameters;
 }
 
+// FlashAttention takes fp16 and bf16 (Dao-AILab/flash-attention README, "NVIDIA CUDA Support"), cuDNN's fused attention those and fp8
+// (docs.nvidia.com, cudnn frontend, operations/Attention, "Support Matrix").
+void warn_of_missing_kernels(const TrainingRecipe& training, std::vector<std::string>& warnings) {
+  if (training.precision != Precision::kFp32 || training.attention == AttentionKind::kUnfused) return;
+  warnings.push_back(fmt::format("{} attention has no fp32 kernel: priced as if it had; use --attention unfused",
+                                 training.attention == AttentionKind::kFlash ? "flash" : "cuDNN's fused"));
+}
+
 std::vector<std::string> not_modelled(const StepRequest& request) {
   std::vector<std::string> notes{"data loading and logging between steps", "host waits for the loss and for the gradient norm"};
   if (request.training.precision == Precision::kFp16) notes.push_back("loss scaling: no step is skipped");
@@ -58,8 +66,9 @@ BuiltStep build_step(const StepRequest& request, const StepTemplates& templates)
   check_graph_size(least_graph_size(templates.layer, layers, micro_batches), layers, micro_batches);
   BuiltStep built;
   built.warnings = check_policy(request.placement, templates.layer, layers, request.training.attention);
+  warn_of_missing_kernels(request.training, built.warnings);
   const PlacementPlan plan = make_plan(templates.layer, layers, request.placement, request.framework);
-  check_graph_size(graph_size(templates.layer, plan, micro_batches), layers, micro_batches);
+  check_graph_size(graph_size(templates.layer, plan, layers, micro_batches), layers, micro_batches);
 
   OpGraphBuilder builder;
   const StepFrame frame = add_step_frame(builder, request.parallel, request.framework);

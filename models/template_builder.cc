@@ -25,18 +25,6 @@ std::int64_t product(const std::string& model, const std::string& tensor, const 
   return result;
 }
 
-DType compute_dtype(Precision precision) {
-  switch (precision) {
-    case Precision::kBf16:
-      return DType::kBf16;
-    case Precision::kFp16:
-      return DType::kFp16;
-    case Precision::kFp32:
-      return DType::kFp32;
-  }
-  check_failed("precision", __FILE__, __LINE__);
-}
-
 DType gradient_dtype(const TemplateContext& context, DType compute) {
   if (context.training.gradient_dtype) return *context.training.gradient_dtype;
   return context.framework.gradient_bits == 32 ? DType::kFp32 : compute;
@@ -79,6 +67,18 @@ void check_order(const std::vector<Slot>& slots, const std::vector<TemplateOp>& 
 }
 
 }  // namespace
+
+DType compute_dtype(Precision precision) {
+  switch (precision) {
+    case Precision::kBf16:
+      return DType::kBf16;
+    case Precision::kFp16:
+      return DType::kFp16;
+    case Precision::kFp32:
+      return DType::kFp32;
+  }
+  check_failed("precision", __FILE__, __LINE__);
+}
 
 SlotIndex root_of(const std::vector<Slot>& slots, SlotIndex slot) {
   while (slots[at(slot)].view_of != kNoSlot) slot = slots[at(slot)].view_of;

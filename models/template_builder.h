@@ -27,6 +27,9 @@ struct DeviceShape {
   std::int64_t kv_width() const { return kv_heads * head_dim; }
 };
 
+// What matrix products read: bf16, fp16, fp32.
+DType compute_dtype(Precision precision);
+
 // InputError if the sizes of this device's tensors cannot be counted in 56 bits.
 DeviceShape device_shape(const TemplateContext&);
 

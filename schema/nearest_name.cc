@@ -25,9 +25,23 @@ static std::size_t edit_distance(std::string_view a, std::string_view b) {
   return last[b.size()];
 }
 
+// The shortest candidate that the name begins, "" if it is too short to say anything.
+static std::string nearest_continuation(std::string_view name, std::span<const std::string> candidates) {
+  constexpr std::size_t kTelling = 3;
+  std::string best;
+  if (name.size() < kTelling) return best;
+  for (const std::string& candidate : candidates) {
+    const bool begins = candidate.size() >= name.size() && edit_distance(name, std::string_view(candidate).substr(0, name.size())) == 0;
+    if (begins && (best.empty() || candidate.size() < best.size())) best = candidate;
+  }
+  return best;
+}
+
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates) {
   constexpr std::size_t kLongest = 200;  // nobody misspells a longer name
   if (name.empty() || name.size() > kLongest) return "";
+  const std::string longer = nearest_continuation(name, candidates);
+  if (!longer.empty()) return longer;
   std::string best;
   std::size_t least = std::max<std::size_t>(2, name.size() / 3) + 1;
   for (const std::string& candidate : candidates) {

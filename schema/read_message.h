@@ -14,8 +14,11 @@ class Message;
 
 namespace stepsim {
 
-// Whole file as bytes. Missing, unreadable, a directory, above 1 GiB, or not UTF-8 (NUL bytes, UTF-16 marks): InputError.
-std::string read_text_file(const std::string& path);
+// What people write by hand is far smaller; tables and graphs that programs write may take kLargestTable.
+inline constexpr std::size_t kLargestText = std::size_t{64} << 20, kLargestTable = std::size_t{1} << 30;
+
+// Whole file as bytes. Missing, unreadable, a directory, above `largest` bytes, or not UTF-8 (NUL bytes, UTF-16 marks): InputError.
+std::string read_text_file(const std::string& path, std::size_t largest = kLargestText);
 
 // Parses `text` into `message` (cleared first). JSON if the first character that is not white space is '{', otherwise text form.
 // `file` is only named in errors. Unknown or repeated fields, wrong types, syntax: InputError "file:line:column: found X, wanted Y", with

@@ -47,8 +47,7 @@ void check_encoding(std::string_view text, const std::string& file) {
   }
 }
 
-std::string read_text_file(const std::string& path) {
-  constexpr std::size_t kLargest = std::size_t{1} << 30;
+std::string read_text_file(const std::string& path, std::size_t largest) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) throw InputError({path}, "found a directory, wanted a file");
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
@@ -60,7 +59,10 @@ std::string read_text_file(const std::string& path) {
   for (std::size_t count = 1; count > 0;) {
     count = std::fread(block, 1, sizeof block, file.get());
     text.append(block, count);
-    if (text.size() > kLargest) throw InputError({path}, "found more than 1 GiB, wanted a text file of at most 1 GiB");
+    if (text.size() > largest) {
+      const std::string limit = std::to_string(largest >> 20) + " MiB";
+      throw InputError({path}, "found more than " + limit + ", wanted a text file of at most " + limit);
+    }
   }
   if (std::ferror(file.get()) != 0)
     throw InputError({path}, std::string("found a read error (") + std::strerror(errno) + "), wanted a readable file");

@@ -1,4 +1,5 @@
-// The one exception for bad input: one line "file:line:column: found X, wanted Y". Thrown by loaders, caught in main (exit 2).
+// The one exception for bad input: one line "file:line:column: found X, wanted Y", of 500 characters at most: longer texts are cut and
+// their length is stated. Thrown by loaders, caught in main (exit 2).
 #pragma once
 
 #include <stdexcept>

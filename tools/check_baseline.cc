@@ -2,17 +2,21 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "schema/read_message.h"
+#include "tools/report_json.h"
 
 namespace stepsim {
 
 using Json = nlohmann::json;
 
+constexpr int kDeepest = 64;         // levels of JSON
 constexpr double kPerSecond = 1e12;  // of picoseconds
 
 // "+2%" as 0.02.
@@ -61,22 +65,65 @@ static double number_of(const Json& json, const std::string& file, const char* n
   return value;
 }
 
-static void read_baseline(const std::string& file, CheckLimits& limits) {
+// Deeper nesting than any run writes would only cost memory.
+static Json parse_baseline(const std::string& file) {
   const std::string text = read_text_file(file);
-  const Json json = Json::parse(text, nullptr, false);
+  const auto shallow = [&file](int depth, Json::parse_event_t, const Json&) {
+    if (depth > kDeepest) throw InputError({file}, fmt::format("found JSON nested deeper than {}, wanted less", kDeepest));
+    return true;
+  };
+  return Json::parse(text, shallow, false);
+}
+
+// "llama3-8b" of {"job": {"model": {"name": {"value": "llama3-8b"}}}}.
+static std::string name_in(const Json& json, const std::string& file, const char* section) {
+  const Json::json_pointer pointer(fmt::format("/job/{}/name/value", section));
+  if (!json.contains(pointer) || !json[pointer].is_string()) {
+    throw InputError({file}, fmt::format("found no {} of a job, wanted the JSON of an earlier run", section));
+  }
+  return json[pointer];
+}
+
+CheckedJob checked_job(const Job& job) {
+  const auto value = [&job](const char* path) {
+    const auto found = std::find_if(job.values.begin(), job.values.end(), [&](const JobValue& each) { return each.path == path; });
+    return found == job.values.end() ? std::string() : found->value;
+  };
+  return {value("model.name"), value("hardware.name")};
+}
+
+// Files are the same by their names alone: the baseline may have been made in another folder.
+static bool same_name(const std::string& a, const std::string& b) {
+  return std::filesystem::path(a).filename() == std::filesystem::path(b).filename();
+}
+
+static void check_same_job(const Json& json, const std::string& file, const CheckedJob& job) {
+  if (!json.contains("schema_version") || json["schema_version"] != kSchemaVersion) {
+    const std::string found = json.contains("schema_version") ? json["schema_version"].dump(-1, ' ', true) : "none";
+    throw InputError({file},
+                     fmt::format("found schema_version {}, wanted {}: a baseline of this version of stepsim", found, kSchemaVersion));
+  }
+  const std::string model = name_in(json, file, "model"), hardware = name_in(json, file, "hardware");
+  if (same_name(model, job.model) && same_name(hardware, job.hardware)) return;
+  throw InputError({file}, fmt::format("found the baseline of {} on {}, wanted one of {} on {}", model, hardware, job.model, job.hardware));
+}
+
+static void read_baseline(const std::string& file, const CheckedJob& job, CheckLimits& limits) {
+  const Json json = parse_baseline(file);
   if (!json.is_object() || !json.contains("memory") || !json["memory"].is_object()) {
     throw InputError({file}, "found no JSON of a run, wanted what `stepsim run --json` writes");
   }
+  check_same_job(json, file, job);
   const double picoseconds = number_of(json, file, "step_time_s") * kPerSecond;
   if (picoseconds > 9e18) throw InputError({file}, "found a step_time_s above 106 days, wanted the JSON of an earlier run");
   limits.baseline_time = Duration(std::llround(picoseconds));
   limits.baseline_peak = Bytes(std::llround(number_of(json["memory"], file, "peak_allocated_bytes")));
 }
 
-CheckLimits check_limits(const CheckOptions& options) {
+CheckLimits check_limits(const CheckOptions& options, const CheckedJob& job) {
   CheckLimits limits;
   limits.must_fit = options.must_fit;
-  if (!options.baseline.empty()) read_baseline(options.baseline, limits);
+  if (!options.baseline.empty()) read_baseline(options.baseline, job, limits);
   const bool nothing_may_grow = !options.baseline.empty() && options.max_time.empty() && options.max_peak.empty();
   if (nothing_may_grow) {
     limits.time = limits.baseline_time;

@@ -22,9 +22,15 @@ struct CheckLimits {
   bool must_fit = false;
 };
 
-// With a baseline and neither max_time nor max_peak, nothing may grow. InputError for unreadable tolerances or baselines; call it before
-// the run.
-CheckLimits check_limits(const CheckOptions& options);
+// As the JSON of a run names them under job.model.name and job.hardware.name.
+struct CheckedJob {
+  std::string model{}, hardware{};
+};
+CheckedJob checked_job(const Job& job);
+
+// With a baseline and neither max_time nor max_peak, nothing may grow. InputError for unreadable tolerances or baselines and for the
+// baseline of another model or machine; call it before the run.
+CheckLimits check_limits(const CheckOptions& options, const CheckedJob& job);
 
 // "" or one line that says what moved, by how much, and what was allowed.
 std::string check_failure(const CheckLimits& limits, const StepRun& run);

@@ -8,6 +8,12 @@
 
 namespace stepsim {
 
+static std::optional<Bytes> host_capacity(const Machine& machine, DeviceId device) {
+  const auto i = static_cast<std::size_t>(device.index);
+  const auto host = i < machine.host_of_device.size() ? static_cast<std::size_t>(machine.host_of_device[i]) : 0;
+  return host < machine.host_capacity.size() ? machine.host_capacity[host] : std::nullopt;
+}
+
 GraphRun run_graph(const OpGraph& graph, const Machine& machine, const CostModel& costs, const PhaseMeaning& phases,
                    const SimulateOptions& options) {
   STEPSIM_CHECK(graph.device_count() > 0);
@@ -21,7 +27,7 @@ GraphRun run_graph(const OpGraph& graph, const Machine& machine, const CostModel
     const DeviceId device{i};
     run.memory.push_back({device, memory_peak(graph, run.result, device, MemorySpace::kDevice),
                           machine.device_capacity[static_cast<std::size_t>(i)],
-                          memory_peak(graph, run.result, device, MemorySpace::kHost).bytes});
+                          memory_peak(graph, run.result, device, MemorySpace::kHost).bytes, host_capacity(machine, device)});
     if (run.memory.back().peak.bytes > run.worst().peak.bytes) run.worst_device = run.memory.size() - 1;
   }
   return run;
@@ -69,6 +75,39 @@ OutOfMemoryText out_of_memory_text(const OpGraph& graph, const StepResult& resul
   }
   text.holders += text.holders.empty() ? "nothing" : " GiB";
   return text;
+}
+
+std::string op_list(const OpGraph& graph, const std::vector<OpId>& ops) {
+  constexpr std::size_t kShown = 12;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(ops.size(), kShown); ++i) text += (i == 0 ? "" : ", ") + graph.op_name(ops[i]);
+  return ops.size() > kShown ? text + fmt::format(" ... ({} ops)", ops.size()) : text;
+}
+
+// "2 MiB of pool 0 (host memory), which has 1 MiB" where the op alone asks for more than a gated pool has; "" otherwise.
+static std::string pool_text(const OpGraph& graph, OpId op) {
+  std::vector<StorageId> written;  // once each
+  for (const Tensor& tensor : graph.writes(op)) written.push_back(tensor.storage);
+  std::sort(written.begin(), written.end());
+  written.erase(std::unique(written.begin(), written.end()), written.end());
+  for (std::size_t pool = 0; pool < graph.pools().size(); ++pool) {
+    if (!graph.pools()[pool].gated) continue;
+    Bytes wanted;
+    for (const StorageId id : written) {
+      const Storage& storage = graph.storages()[static_cast<std::size_t>(id.index)];
+      if (storage.pool == static_cast<std::int32_t>(pool)) wanted += storage.size;
+    }
+    const Bytes capacity = graph.pools()[pool].capacity;
+    if (wanted > capacity) return fmt::format("{} of the pool of {}", print_bytes(wanted), print_bytes(capacity));
+  }
+  return "";
+}
+
+std::string wait_text(const OpGraph& graph, const Deadlock& deadlock) {
+  const std::string bytes = pool_text(graph, deadlock.first_waiting);
+  if (!bytes.empty()) return bytes;
+  if (!deadlock.holders.empty()) return op_list(graph, deadlock.holders);
+  return "what nothing will free: bytes of a pool that storages hold to the end, or a launch that never comes";
 }
 
 }  // namespace stepsim

@@ -19,7 +19,8 @@ struct DeviceMemory {
   DeviceId device{};
   MemoryPeak peak{};
   std::optional<Bytes> capacity{};
-  Bytes host_peak{};
+  Bytes host_peak{};                     // of its storages in host memory
+  std::optional<Bytes> host_capacity{};  // of the host, which other devices may share
 };
 
 struct GraphRun {
@@ -51,5 +52,12 @@ struct OutOfMemoryText {
   std::string verdict, holders;
 };
 OutOfMemoryText out_of_memory_text(const OpGraph& graph, const StepResult& result, const std::vector<std::string>& role_names);
+
+// What the first waiting op of a deadlock waits for: the ops that it needs or that hold what it needs ("b, c"), or
+// "2 MiB of the pool of 1 MiB".
+std::string wait_text(const OpGraph& graph, const Deadlock& deadlock);
+
+// The first 12 names: "a, b, c"; then how many there are.
+std::string op_list(const OpGraph& graph, const std::vector<OpId>& ops);
 
 }  // namespace stepsim

@@ -4,7 +4,11 @@
 
 #include <array>
 #include <charconv>
+#include <filesystem>
 
+#include "models/template_builder.h"
+#include "models/template_builder.h"
+#include "schema/read_message.h"
 #include "sim/check.h"
 #include "tools/job_placement.h"
 #include "tools/job_values.h"
@@ -15,26 +19,45 @@ constexpr std::int64_t kMostRanks = 1 << 20;  // as check_layout
 
 std::string framework_label(const FrameworkPreset& framework) { return framework.name + "@" + framework.version; }
 
-DType product_dtype(Precision precision) {
-  switch (precision) {
-    case Precision::kBf16:
-      return DType::kBf16;
-    case Precision::kFp16:
-      return DType::kFp16;
-    case Precision::kFp32:
-      return DType::kFp32;
-  }
-  STEPSIM_CHECK(false);
-}
+DType product_dtype(Precision precision) { return compute_dtype(precision); }
 
 InputError at_source(const JobEntries& entries, const InputError& error) {
   const std::string text = error.what();
   const std::size_t colon = text.find(": ");
   for (const auto& [path, entry] : entries.values) {
     const bool same = colon != std::string::npos && flag_of_path(path) == text.substr(0, colon);
-    if (same && entry.where.line > 0) return InputError(entry.where, text.substr(colon + 2));
+    const bool elsewhere = entry.where.line > 0 || entry.where.file == "--set";
+    if (same && elsewhere) return InputError(place_of(path, entry), text.substr(colon + 2));
   }
   return error;
+}
+
+// The problem of a policy that has one row only, "" if there is none.
+static std::string row_problem(const Job& job, const LayerTemplate& layer, const PlacementRow& row) {
+  PlacementPolicy alone;
+  alone.rows = {row};
+  try {
+    check_policy(alone, layer, job.model.layers, job.training.attention);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+InputError at_source(const Job& job, const InputError& error) {
+  const std::string text = error.what(), flag = "--placement: ";
+  if (text.compare(0, flag.size(), flag) != 0 || job.placement.rows.empty()) return at_source(job.entries, error);
+  const LayerTemplate layer = transformer_layer({job.model, job.training, job.parallel, job.framework});
+  std::size_t wrong = 0;
+  while (wrong < job.placement.rows.size() && row_problem(job, layer, job.placement.rows[wrong]) != text) ++wrong;
+  if (wrong == job.placement.rows.size()) wrong = 0;  // of the rows as a whole: the first stands for them
+  const std::string row = fmt::format("placement.rows[{}].", wrong);
+  const bool range = text.find("found layers ") != std::string::npos;
+  for (const char* const field : {range ? "last_layer" : "tensor", range ? "first_layer" : "tensor"}) {
+    const auto entry = job.entries.values.find(row + field);
+    if (entry != job.entries.values.end()) return InputError(place_of(entry->first, entry->second), text.substr(flag.size()));
+  }
+  return at_source(job.entries, error);
 }
 
 static void resolve_model(JobValues& values, Job& job) {
@@ -48,13 +71,39 @@ static void resolve_model(JobValues& values, Job& job) {
   }
 }
 
+// The loaders know the fields of their file: "--set peak.bf16: ..." was typed as hardware.peak.bf16.
+template <class Load>
+static auto with_section(const std::string& section, const Load& load) {
+  try {
+    return load();
+  } catch (const InputError& error) {
+    const std::string text = error.what(), start = "--set ";
+    const std::size_t colon = text.find(": ");
+    if (text.compare(0, start.size(), start) != 0 || colon == std::string::npos) throw;
+    throw InputError({start + section + "." + text.substr(start.size(), colon - start.size())}, text.substr(colon + 2));
+  }
+}
+
+ClusterSpec usual_cluster_of(const std::string& machine, const GpuSpec& gpu) {
+  try {
+    return usual_cluster(gpu);
+  } catch (const InputError& error) {
+    const std::string text = error.what(), flag = "--cluster: ";
+    std::error_code ignored;
+    const bool named = !gpu.usual_cluster.empty() && std::filesystem::is_regular_file(machine, ignored);
+    if (!named || text.compare(0, flag.size(), flag) != 0) throw;
+    throw InputError(locate_field(read_text_file(machine), machine, "usual_cluster"), text.substr(flag.size()));
+  }
+}
+
 static void resolve_hardware(JobValues& values, const JobEntries& entries, Job& job) {
-  job.gpu = load_gpu(values.required("hardware.name", "a catalog name (`stepsim list hardware`) or a .textproto"), entries.machine);
+  const std::string machine = values.required("hardware.name", "a catalog name (`stepsim list hardware`) or a .textproto");
+  job.gpu = with_section("hardware", [&] { return load_gpu(machine, entries.machine); });
   for (const auto& [path, value] : entries.machine) values.note("hardware." + path, value, "--set", JobValue::Form::kText);
-  const ClusterSpec usual = usual_cluster(job.gpu);
+  const ClusterSpec usual = usual_cluster_of(machine, job.gpu);
   const std::string name = values.text("hardware.cluster", usual.name, "the usual node and network of " + job.gpu.name);
   const bool given = values.given("hardware.cluster");
-  job.cluster = load_cluster(name, entries.cluster);
+  job.cluster = with_section("cluster", [&] { return load_cluster(name, entries.cluster); });
   for (const auto& [path, value] : entries.cluster) values.note("cluster." + path, value, "--set", JobValue::Form::kText);
   if (!given) job.assumed.push_back("cluster " + usual.name + " (the machine's usual node and network)");
   for (const std::string& sentence : job.gpu.assumptions) job.assumed.push_back(sentence);
@@ -105,7 +154,8 @@ static void resolve_gradient_dtype(JobValues& values, Job& job) {
   if (values.given("training.grad_dtype")) {
     job.training.gradient_dtype = kTypes[values.choice("training.grad_dtype", kNames, {}, 0, "")];
   } else {
-    values.note("training.grad_dtype", fmt::format("{} bits", job.framework.gradient_bits), "default: of " + framework_label(job.framework),
+    // Half the bits are bf16, as models/resident_storages.cc has it.
+    values.note("training.grad_dtype", job.framework.gradient_bits == 32 ? "fp32" : "bf16", "default: of " + framework_label(job.framework),
                 JobValue::Form::kText);
   }
 }

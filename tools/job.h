@@ -44,8 +44,13 @@ struct Job {
 // InputError for what is missing, unknown, impossible or not built yet; in a file with its place.
 Job resolve_job(const JobInput& input);
 
-// Errors of the libraries name flags ("--tp: found 3, ..."); this one names the place in the job file where the value stands, if it does.
+// Errors of the libraries name flags ("--tp: found 3, ..."); this one names the place in a file, or the --set, where the value stands, and
+// the row of the placement that is wrong by itself.
 InputError at_source(const JobEntries& entries, const InputError& error);
+InputError at_source(const Job& job, const InputError& error);
+
+// usual_cluster(); an error names the machine's file, where that file says which cluster is usual.
+ClusterSpec usual_cluster_of(const std::string& machine, const GpuSpec& gpu);
 
 // "megatron-core@2025"
 std::string framework_label(const FrameworkPreset& framework);

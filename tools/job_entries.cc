@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <optional>
 
 #include "schema/read_message.h"
 #include "tools/job.pb.h"
@@ -13,7 +14,14 @@ namespace stepsim {
 // Fields that the text sets, as entries with their places.
 static void add_places(const google::protobuf::Message& message, const std::string& text, const std::string& file,
                        const std::string& prefix, std::map<std::string, SourceLocation>& places) {
-  for (const auto& [path, value] : set_fields(message)) places[prefix + path] = locate_field(text, file, path);
+  constexpr std::size_t kMostPlaces = 1000;  // each reads the text from its beginning
+  const auto fields = set_fields(message);
+  std::optional<SourceLocation> first_row;  // where all rows are said to stand if there are too many to find
+  for (const auto& [path, value] : fields) {
+    const bool row = fields.size() > kMostPlaces && path.find("rows[") != std::string::npos;
+    if (row && !first_row) first_row = locate_field(text, file, path);
+    places[prefix + path] = row ? *first_row : locate_field(text, file, path);
+  }
 }
 
 // "placement.layers[3].mlp_norm" of --set as a row of the table; false if the path is another one.
@@ -136,12 +144,20 @@ static void apply_flags(job::Job& job, std::vector<FlagValue> flags, std::map<st
     if (add_override(entries, flag)) continue;
     std::map<std::string, std::string> before;
     for (const auto& [path, value] : set_fields(job)) before[path] = value;
-    if (!(flag.flag == "--set" && add_layer_row(job, flag))) apply_flag(job, flag);
+    const bool row = flag.flag == "--set" && add_layer_row(job, flag);
+    if (flag.path == "placement.recompute" && places["placement.name"].line > 0 && is_placement_name(job.placement().name())) {
+      job.mutable_placement()->clear_name();  // of the job file: the flag stands above it
+    }
+    if (!row) apply_flag(job, flag);
     for (const auto& [path, value] : set_fields(job)) {
       const bool changed = before.count(path) == 0 || before[path] != value;
-      if (changed || path == flag.path) places[path] = SourceLocation{flag.flag};
+      if (changed || path == flag.path) places[path] = SourceLocation{row ? flag.flag + " " + flag.path : flag.flag};
     }
   }
+}
+
+SourceLocation place_of(const std::string& path, const JobEntry& entry) {
+  return entry.where.file == "--set" ? SourceLocation{"--set " + path} : entry.where;
 }
 
 JobEntries job_entries(const JobInput& input) {

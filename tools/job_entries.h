@@ -28,6 +28,9 @@ struct JobEntries {
   std::vector<std::pair<std::string, std::string>> machine{}, cluster{};
 };
 
+// For an error about the value: its place, for --set with the path as it was typed.
+SourceLocation place_of(const std::string& path, const JobEntry& entry);
+
 // Flags stand above the job file, --set above both. InputError with the place of unknown fields and wrong types.
 JobEntries job_entries(const JobInput& input);
 

@@ -69,6 +69,25 @@ static bool has_row(const JobEntries& entries, int index) {
   return entry != entries.values.end() && entry->first.compare(0, prefix.size(), prefix) == 0;
 }
 
+// A usual placement says which recompute it is; what says another one contradicts it.
+static void check_name(JobValues& values, const JobEntries& entries, const std::string& name) {
+  if (!values.given("placement.name")) return;
+  for (const NamedPlacement& named : named_placements()) {
+    if (named.name != name) continue;
+    const auto recompute = entries.values.find("placement.recompute");
+    if (recompute != entries.values.end() && recompute->second.value != named.recompute) {
+      values.fail("placement.recompute",
+                  fmt::format("found \"{}\" with --placement {}, wanted one of the two", recompute->second.value, name));
+    }
+    const bool none = named.recompute == "none";
+    const auto refuse = [&](bool contradicts, const char* path) {
+      if (contradicts && values.given(path)) values.fail(path, fmt::format("found it with --placement {}, wanted one of the two", name));
+    };
+    refuse(none || !named.segments.empty(), "placement.recompute_segments");
+    refuse(none, "placement.recompute_modules[0]");
+  }
+}
+
 PlacementPolicy resolve_placement(JobValues& values, const JobEntries& entries) {
   PlacementPolicy policy;
   std::string recompute = "none", segments;
@@ -76,6 +95,7 @@ PlacementPolicy resolve_placement(JobValues& values, const JobEntries& entries) 
   for (const NamedPlacement& named : named_placements()) {
     if (named.name == name) recompute = named.recompute, segments = named.segments;
   }
+  check_name(values, entries, name);
   const std::optional<std::string> given_segments = values.optional_text("placement.recompute_segments");
   if (given_segments) segments = *given_segments;
   const bool modules = values.given("placement.recompute_modules[0]");

@@ -20,7 +20,7 @@ void JobValues::note(const std::string& path, const std::string& value, const st
 
 void JobValues::fail(const std::string& path, const std::string& problem) const {
   const auto entry = entries_.values.find(path);
-  throw InputError(entry == entries_.values.end() ? SourceLocation{flag_of_path(path)} : entry->second.where, problem);
+  throw InputError(entry == entries_.values.end() ? SourceLocation{flag_of_path(path)} : place_of(path, entry->second), problem);
 }
 
 std::optional<std::string> JobValues::optional_text(const std::string& path) {

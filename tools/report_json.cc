@@ -10,7 +10,6 @@ namespace stepsim {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kSchemaVersion = 1;
 constexpr std::size_t kMostPathSteps = 50;
 constexpr std::size_t kMostHolders = 100;
 
@@ -74,6 +73,7 @@ static Json device_json(const DeviceMemory& memory) {
   device["peak_allocated_bytes"] = memory.peak.bytes.value;
   device["capacity_bytes"] = optional_bytes(memory.capacity);
   device["host_peak_bytes"] = memory.host_peak.value;
+  device["host_capacity_bytes"] = optional_bytes(memory.host_capacity);
   return device;
 }
 
@@ -81,7 +81,9 @@ static Json device_json(const DeviceMemory& memory) {
 static Json memory_json(const GraphRun& run, const std::vector<std::string>& role_names) {
   const DeviceMemory& worst = run.worst();
   Json memory;
-  memory["fits"] = !run.result.out_of_memory.has_value();
+  // Of a step that deadlocks nobody knows whether the rest would have fitted.
+  const bool unknown = run.result.deadlock && !run.result.out_of_memory;
+  memory["fits"] = unknown ? Json(nullptr) : Json(!run.result.out_of_memory.has_value());
   memory["device"] = device_name(worst.device);
   memory["stage"] = 0;
   memory["margin_bytes"] = worst.capacity ? Json(worst.capacity->value - worst.peak.bytes.value) : Json(nullptr);
@@ -90,6 +92,7 @@ static Json memory_json(const GraphRun& run, const std::vector<std::string>& rol
   memory["peak_at_s"] = in_seconds(worst.peak.at);
   memory["capacity_bytes"] = optional_bytes(worst.capacity);
   memory["host_peak_bytes"] = worst.host_peak.value;
+  memory["host_capacity_bytes"] = optional_bytes(worst.host_capacity);
   memory["first_iteration_peak_bytes"] = nullptr;
   memory["saved_activations_peak_bytes"] = nullptr;
   memory["at_peak"] = at_peak_json(worst.peak, role_names);
@@ -218,6 +221,25 @@ static Json alternatives_json(const PlacementAlternatives& alternatives) {
   return rows;
 }
 
+// What the lines "cheapest GiB" and "cheapest time" of the summary say.
+static Json cheapest_json(const PlacementAlternatives& alternatives) {
+  const StepFigures& own = alternatives.own;
+  Json cheapest{{"memory", nullptr}, {"time", nullptr}};
+  if (const auto best = cheapest_memory(own, alternatives.tried)) {
+    const PlacementAlternative& other = alternatives.tried[*best];
+    cheapest["memory"] = {{"flags", other.flags},
+                          {"freed_bytes", own.peak.value - other.figures.peak.value},
+                          {"added_time_s", in_seconds(other.figures.step - own.step)}};
+  }
+  if (const auto best = cheapest_time(own, alternatives.tried)) {
+    const PlacementAlternative& other = alternatives.tried[*best];
+    cheapest["time"] = {{"flags", other.flags},
+                        {"saved_time_s", in_seconds(own.step - other.figures.step)},
+                        {"added_bytes", other.figures.peak.value - own.peak.value}};
+  }
+  return cheapest;
+}
+
 static Json head_json() { return {{"schema_version", kSchemaVersion}, {"version", STEPSIM_VERSION}}; }
 
 // Invalid UTF-8 cannot come from our files (they are checked), but may from a command line.
@@ -254,6 +276,7 @@ std::string run_json(const Job& job, const StepRun& run, const PlacementAlternat
   add_critical_path(json, graph, of_graph.result);
   json["out_of_memory"] = out_of_memory_json(graph, of_graph.result, roles);
   json["alternatives"] = alternatives_json(alternatives);
+  json["cheapest"] = cheapest_json(alternatives);
   json["evidence"] = Json::array();
   json["warnings"] = run.step.warnings;
   json["assumed"] = job.assumed;
@@ -266,6 +289,7 @@ static Json deadlock_json(const OpGraph& graph, const StepResult& result) {
   if (!result.deadlock) return nullptr;
   Json json;
   json["first_waiting"] = graph.op_name(result.deadlock->first_waiting);
+  json["waits_for"] = wait_text(graph, *result.deadlock);
   json["holders"] = Json::array();
   for (const OpId op : result.deadlock->holders) json["holders"].push_back(graph.op_name(op));
   json["cycle"] = Json::array();

@@ -9,6 +9,9 @@
 
 namespace stepsim {
 
+// Of what run_json writes.
+inline constexpr int kSchemaVersion = 1;
+
 std::string run_json(const Job& job, const StepRun& run, const PlacementAlternatives& alternatives);
 
 struct GraphNames {

@@ -24,8 +24,8 @@ void check_trace_name(const std::string& path) {
 
 int run_command(const RunArguments& arguments) {
   check_trace_name(arguments.trace);
-  const CheckLimits limits = check_limits(arguments.check);
   const Job job = resolve_job(arguments.job);
+  const CheckLimits limits = check_limits(arguments.check, checked_job(job));
   std::vector<std::string> inputs = job.files;
   inputs.push_back(arguments.check.baseline);
 

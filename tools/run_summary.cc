@@ -49,11 +49,11 @@ static std::string attention_name(AttentionKind attention) {
 }
 
 static void add_job(const Job& job, TextLines& lines) {
-  lines.add(
-      "job: ",
-      fmt::format("{}, {} layers, on {} x {}, {}; {}; tp {}{}", job.model.name, job.model.layers, job.gpus, job.gpu.name, job.cluster.name,
-                  framework_label(job.framework), job.parallel.tensor, job.parallel.sequence_parallel ? ", sequence-parallel" : ""),
-      2);
+  lines.add("job: ",
+            fmt::format("{}, {} layer{}, on {} x {}, {}; {}; tp {}{}", job.model.name, job.model.layers, job.model.layers == 1 ? "" : "s",
+                        job.gpus, job.gpu.name, job.cluster.name, framework_label(job.framework), job.parallel.tensor,
+                        job.parallel.sequence_parallel ? ", sequence-parallel" : ""),
+            2);
   const std::string dropout = job.training.dropout > 0 ? fmt::format(", dropout {}", job.training.dropout) : "";
   const bool first = job.training.iteration == IterationKind::kFirst;
   lines.add("     ",

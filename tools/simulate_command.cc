@@ -1,11 +1,13 @@
 // A user's own graph: on a machine of the catalog, or with nothing but the costs that it gives.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "hardware/roofline_cost_model.h"
 #include "sim/check.h"
 #include "tools/commands.h"
+#include "tools/job.h"
 #include "tools/outputs.h"
 #include "tools/report_json.h"
 #include "tools/text_lines.h"
@@ -31,35 +33,22 @@ static GraphCosts graph_costs(const GraphFile& file, const SimulateArguments& ar
     costs.machine = plain_machine(devices);
   } else {
     const GpuSpec gpu = load_gpu(arguments.hardware);
-    const ClusterSpec cluster = arguments.cluster.empty() ? usual_cluster(gpu) : load_cluster(arguments.cluster);
+    const ClusterSpec cluster = arguments.cluster.empty() ? usual_cluster_of(arguments.hardware, gpu) : load_cluster(arguments.cluster);
     costs.machine = make_machine(gpu, cluster, devices);
     costs.modelled = std::make_unique<RooflineCostModel>(gpu, cluster, costs.machine);
   }
-  std::vector<GivenCostModel::Row> rows = file.costs;
-  const auto own = static_cast<std::int32_t>(costs.machine.resources.size());
-  for (GivenCostModel::Row& row : rows) {
-    for (Load& load : row.loads) load.resource.index += own;
-  }
-  costs.machine.resources.insert(costs.machine.resources.end(), file.resources.begin(), file.resources.end());
-  for (std::size_t i = 0; i < file.device_capacity.size(); ++i) {
-    if (file.device_capacity[i]) costs.machine.device_capacity[i] = file.device_capacity[i];
-  }
-  costs.given = std::make_unique<GivenCostModel>(std::move(rows), costs.modelled.get());
+  MachineAndCosts both = on_machine(file, std::move(costs.machine));
+  costs.machine = std::move(both.machine);
+  costs.given = std::make_unique<GivenCostModel>(std::move(both.costs), costs.modelled.get());
   return costs;
-}
-
-static std::string op_list(const OpGraph& graph, const std::vector<OpId>& ops) {
-  std::string text;
-  for (const OpId op : ops) text += (text.empty() ? "" : ", ") + graph.op_name(op);
-  return text;
 }
 
 static void add_verdict(const OpGraph& graph, const GraphRun& run, const GraphNames& names, TextLines& lines) {
   const std::string end = print_duration(run.result.end);
   if (run.result.deadlock) {
     const Deadlock& deadlock = *run.result.deadlock;
-    lines.add("", fmt::format("DEADLOCK: {} waits for ever, after {}", graph.op_name(deadlock.first_waiting), end));
-    if (!deadlock.holders.empty()) lines.add("  held by: ", op_list(graph, deadlock.holders));
+    lines.add("", fmt::format("DEADLOCK after {}: {} waits for ever for {}", end, graph.op_name(deadlock.first_waiting),
+                              wait_text(graph, deadlock)));
     if (!deadlock.cycle.empty()) lines.add("  cycle: ", op_list(graph, deadlock.cycle));
     return;
   }
@@ -70,7 +59,9 @@ static void add_verdict(const OpGraph& graph, const GraphRun& run, const GraphNa
     lines.add("  step time ", end);
     return;
   }
-  lines.add("", fmt::format("{}: step time {}", run.worst().capacity ? "FITS" : "DONE (no memory capacity is given)", end));
+  const bool limited =
+      std::any_of(run.memory.begin(), run.memory.end(), [](const DeviceMemory& memory) { return memory.capacity || memory.host_capacity; });
+  lines.add("", fmt::format("{}: step time {}", limited ? "FITS" : "DONE (no memory capacity is given)", end));
 }
 
 // The parts of the time that are not zero: "forward 30 us + contention 10 us".
@@ -95,16 +86,23 @@ static std::string time_parts(const TimePartition& time, const GraphNames& names
   return text.empty() ? "nothing" : text;
 }
 
+static std::string of_capacity(Bytes bytes, const std::optional<Bytes>& capacity) {
+  return print_bytes(bytes) + (capacity ? " of " + print_bytes(*capacity) : "");
+}
+
+// "1 device", "2 devices".
+static std::string counted(std::size_t count, const char* noun) { return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s"); }
+
 static std::string graph_summary(const OpGraph& graph, const CostModel& costs, const GraphRun& run, const GraphNames& names) {
   TextLines lines;
   add_verdict(graph, run, names, lines);
-  lines.add("graph: ", fmt::format("{} ops, {} storages, {} devices; {} events", graph.ops().size(), graph.storages().size(),
-                                   graph.device_count(), run.result.events));
-  lines.add("time: ",
-            fmt::format("{} = {} of {}", time_parts(run.time, names), print_duration(run.time.total()), device_name(run.time.device)));
+  lines.add("graph: ", fmt::format("{}, {}, {}; {}", counted(graph.ops().size(), "op"), counted(graph.storages().size(), "storage"),
+                                   counted(static_cast<std::size_t>(graph.device_count()), "device"), counted(run.result.events, "event")));
+  const std::string whose = run.time.device.valid() ? " of " + device_name(run.time.device) : "";  // of none if nothing ran
+  lines.add("time: ", fmt::format("{} = {}{}", time_parts(run.time, names), print_duration(run.time.total()), whose));
   for (const DeviceMemory& memory : run.memory) {
-    lines.add("memory: ", fmt::format("{} peak {}, host {}", device_name(memory.device), print_bytes(memory.peak.bytes),
-                                      print_bytes(memory.host_peak)));
+    lines.add("memory: ", fmt::format("{} peak {}, host {}", device_name(memory.device), of_capacity(memory.peak.bytes, memory.capacity),
+                                      of_capacity(memory.host_peak, memory.host_capacity)));
     if (lines.lines().size() > 15) break;
   }
   for (const ResourceUse& use : resource_use(graph, run.machine, costs, run.result)) {

@@ -71,7 +71,7 @@ StepRun run_step(const Job& job) {
   try {
     fill(job, run);
   } catch (const InputError& error) {
-    throw at_source(job.entries, error);
+    throw at_source(job, error);
   }
   run.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return run;

@@ -157,6 +157,30 @@ void refuse_command(const std::string& name, const CLI::App& app) {
   if (!known) throw InputError({"stepsim"}, "found command \"" + name + "\", wanted one of `stepsim --help`" + suggestion(name, names));
 }
 
+// Flags that lack their value or are given twice: CLI11 names neither reliably. A list of values (job flags, --set) may be given twice.
+void refuse_values(const CLI::App& command, int argc, char** argv) {
+  std::vector<const CLI::Option*> given;
+  for (int i = 2; i < argc; ++i) {
+    const std::string word = argv[i], flag = word.substr(0, word.find('='));
+    const CLI::Option* const option = flag.compare(0, 2, "--") == 0 ? command.get_option_no_throw(flag) : nullptr;
+    if (option == nullptr || option->get_items_expected_max() == 0) continue;
+    const bool takes_next = option->get_items_expected_min() > 0 && flag.size() == word.size();
+    if (takes_next && (i + 1 == argc || std::string_view(argv[i + 1]).substr(0, 2) == "--")) {
+      throw InputError({flag}, "found no value, wanted one");
+    }
+    const bool once = option->get_multi_option_policy() == CLI::MultiOptionPolicy::Throw;
+    if (once && std::find(given.begin(), given.end(), option) != given.end()) throw InputError({flag}, "found it twice, wanted it once");
+    given.push_back(option);
+    if (takes_next) ++i;
+  }
+}
+
+void refuse_top_flag(const std::string& word) {
+  const std::vector<std::string> known = {"--help", "--version", "-h"};
+  if (std::find(known.begin(), known.end(), word) != known.end()) return;
+  throw InputError({"arguments"}, "found " + word + ", wanted a command, --help or --version" + suggestion(word, known));
+}
+
 // CLI11's messages begin with the flag: "--tp: 1 required TEXT missing".
 InputError input_error(const CLI::ParseError& error) {
   const std::string text = error.what();
@@ -182,11 +206,15 @@ int dispatch(int argc, char** argv) {
 
   if (argc < 2) throw InputError({"stepsim"}, "found no command, wanted one of `stepsim --help`");
   if (argv[1][0] != '-') refuse_command(argv[1], app);
+  if (argv[1][0] == '-') refuse_top_flag(argv[1]);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {  // --help, --version
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
+    for (const CLI::App* command : app.get_subcommands({})) {
+      if (command->get_name() == argv[1]) refuse_values(*command, argc, argv);
+    }
     for (const CLI::App* command : app.get_subcommands()) refuse_rest(*command);
     throw input_error(error);
   }

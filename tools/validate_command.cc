@@ -136,7 +136,7 @@ static std::string validation_text(const ValidateArguments& arguments, const std
 int validate_command(const ValidateArguments& arguments) {
   if (arguments.file.empty()) throw InputError({"--published"}, "found none, wanted a CSV file");
   const std::optional<double> tolerance = parse_tolerance(arguments.max_error);
-  const CsvTable table = parse_csv(read_text_file(arguments.file), arguments.file);
+  const CsvTable table = parse_csv(read_text_file(arguments.file, kLargestTable), arguments.file);
   const std::string format = arguments.format == "auto" ? detected_format(table) : arguments.format;
   PublishedComparison comparison;
   std::vector<ColumnGroup> groups;
@@ -145,10 +145,11 @@ int validate_command(const ValidateArguments& arguments) {
   check_outputs(outputs, {arguments.file});
   comparison = compare_published(format, table);
   groups = groups_by(arguments.by, table, comparison);
+  const std::optional<ErrorStatistics> statistics = error_statistics(errors_of(comparison));
+  if (tolerance && !statistics) throw InputError({"--max-error"}, "found no row that could be compared, wanted at least one");
   write_outputs(outputs);
   print_summary(outputs, validation_text(arguments, format, comparison, groups));
-  const std::optional<ErrorStatistics> statistics = error_statistics(errors_of(comparison));
-  if (!tolerance || !statistics || statistics->median <= *tolerance) return kExitDone;
+  if (!tolerance || statistics->median <= *tolerance) return kExitDone;
   std::fputs(fmt::format("--max-error: median error {}, at most {} allowed\n", percent(statistics->median), percent(*tolerance)).c_str(),
              stderr);
   return kExitBeyondTolerance;

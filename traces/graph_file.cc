@@ -130,7 +130,7 @@ GraphFile parse_binary_graph(std::string_view bytes, const std::string& file) {
 
 GraphFile read_graph(const std::string& path) {
   if (path.ends_with(".pb") || path.ends_with(".bin")) return parse_binary_graph(read_binary_file(path), path);
-  return parse_graph(read_text_file(path), path);
+  return parse_graph(read_text_file(path, kLargestTable), path);
 }
 
 MachineAndCosts on_machine(const GraphFile& file, Machine base) {

@@ -49,15 +49,21 @@ std::filesystem::path followed(const std::string& path) {
 struct OutputFile::State {
   std::string path;       // as the user named it
   std::string target;     // what is replaced
-  std::string temporary;  // empty: written directly
+  std::string temporary;  // a file with a name beside it; empty: none
+  bool unnamed = false;   // written without a name: an interrupted run leaves nothing
   int descriptor = -1;
   bool owned = true;  // to be closed
+  bool finished = false;
   bool compressed = false;
   z_stream deflate{};
   std::vector<unsigned char> block;  // compressed bytes, or text on its way
 
   void open();
   void open_beside(const struct stat* existing);
+  bool open_unnamed();
+  template <class Create>
+  void create_part(const Create& create);
+  void close();
   void put(const unsigned char* bytes, std::size_t size);
   void put_block();
   void compress(std::string_view text, int flush);
@@ -84,19 +90,53 @@ void OutputFile::State::open() {
   open_beside(exists ? &existing : nullptr);
 }
 
-void OutputFile::State::open_beside(const struct stat* existing) {
-  std::filesystem::path folder = std::filesystem::path(target).parent_path();
-  if (folder.empty()) folder = ".";
+static std::filesystem::path folder_of(const std::string& target) {
+  const std::filesystem::path folder = std::filesystem::path(target).parent_path();
+  return folder.empty() ? std::filesystem::path(".") : folder;
+}
+
+static std::string link_of(int descriptor) { return "/proc/self/fd/" + std::to_string(descriptor); }
+
+// False where the file system has no unnamed files, or without /proc, through which they are named (open(2), O_TMPFILE).
+bool OutputFile::State::open_unnamed() {
+  descriptor = ::open(folder_of(target).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+  if (descriptor < 0) return false;
+  if (::access(link_of(descriptor).c_str(), F_OK) == 0) return true;
+  ::close(descriptor);
+  descriptor = -1;
+  return false;
+}
+
+// `create` makes a file of the name that it is given, false and errno if it cannot.
+template <class Create>
+void OutputFile::State::create_part(const Create& create) {
   for (int attempt = 0; attempt < 1000; ++attempt) {  // another run of the same process number may have left one
-    const std::string name = (folder / (".stepsim-" + std::to_string(::getpid()) + "-" + std::to_string(attempt) + ".part")).string();
-    descriptor = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (descriptor >= 0) {
+    const std::string part = ".stepsim-" + std::to_string(::getpid()) + "-" + std::to_string(attempt) + ".part";
+    const std::string name = (folder_of(target) / part).string();
+    if (create(name.c_str())) {
       temporary = name;
-      break;
+      return;
     }
     if (errno != EEXIST) refuse(path, error_text(errno));
   }
-  if (descriptor < 0) refuse(path, "too many unfinished outputs in its folder");
+  refuse(path, "too many unfinished outputs in its folder");
+}
+
+// An unnamed file would be gone: a copy of its descriptor is closed, which shows the same errors.
+void OutputFile::State::close() {
+  const int closed = unnamed ? ::dup(descriptor) : descriptor;
+  if (!unnamed) descriptor = -1;
+  if (closed < 0 || ::close(closed) != 0) refuse(path, error_text(errno));
+}
+
+void OutputFile::State::open_beside(const struct stat* existing) {
+  unnamed = open_unnamed();
+  if (!unnamed) {
+    create_part([this](const char* name) {
+      descriptor = ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+      return descriptor >= 0;
+    });
+  }
   // Without the right to set them (a file of another user) the umask's permissions stand.
   if (existing != nullptr) (void)::fchmod(descriptor, existing->st_mode & 07777);
 }
@@ -149,7 +189,7 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::write(std::string_view text) {
-  STEPSIM_CHECK(state_->descriptor >= 0);
+  STEPSIM_CHECK(!state_->finished);
   constexpr std::size_t kPiece = std::size_t{1} << 30;
   while (!text.empty()) {
     const std::string_view piece = text.substr(0, kPiece);
@@ -168,20 +208,21 @@ void OutputFile::write(std::string_view text) {
 
 void OutputFile::finish() {
   State& state = *state_;
-  STEPSIM_CHECK(state.descriptor >= 0);
+  STEPSIM_CHECK(!state.finished);
+  state.finished = true;
   if (state.compressed) state.compress({}, Z_FINISH);
   state.put_block();
-  if (state.owned && ::close(state.descriptor) != 0) {
-    const int error = errno;
-    state.descriptor = -1;
-    refuse(state.path, error_text(error));
-  }
-  state.descriptor = -1;
+  if (state.owned) state.close();
 }
 
 void OutputFile::commit() {
   State& state = *state_;
-  if (state.descriptor >= 0) finish();
+  if (!state.finished) finish();
+  if (state.unnamed) {
+    state.create_part([&state](const char* name) {
+      return ::linkat(AT_FDCWD, link_of(state.descriptor).c_str(), AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0;
+    });
+  }
   if (state.temporary.empty()) return;
   if (::rename(state.temporary.c_str(), state.target.c_str()) != 0) refuse(state.path, error_text(errno));
   state.temporary.clear();

@@ -1,5 +1,5 @@
-// Output that is replaced whole or not at all: written beside the target under another name, renamed at the end. Plain or gzip by name
-// (".gz").
+// Output that is replaced whole or not at all: written without a name (beside the target under another one where the file system has no
+// unnamed files), put in its place at the end. Plain or gzip by name (".gz").
 #pragma once
 
 #include <memory>

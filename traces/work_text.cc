@@ -3,36 +3,11 @@
 #include <fmt/format.h>
 
 #include "sim/check.h"
+#include "sim/dtype_name.h"
 
 namespace stepsim {
 
 namespace {
-
-std::string_view dtype_text(DType dtype) {
-  switch (dtype) {
-    case DType::kFp32:
-      return "fp32";
-    case DType::kTf32:
-      return "tf32";
-    case DType::kBf16:
-      return "bf16";
-    case DType::kFp16:
-      return "fp16";
-    case DType::kFp8:
-      return "fp8";
-    case DType::kMxFp8:
-      return "mxfp8";
-    case DType::kNvFp4:
-      return "nvfp4";
-    case DType::kInt64:
-      return "int64";
-    case DType::kInt32:
-      return "int32";
-    case DType::kUint8:
-      return "uint8";
-  }
-  check_failed("dtype", __FILE__, __LINE__);
-}
 
 std::string_view kernel_text(MemoryKernel kernel) {
   switch (kernel) {
@@ -86,13 +61,13 @@ struct TextOf {
   std::string operator()(const Gemm& w) const {
     const std::string batch = w.batch == 1 ? "" : fmt::format(" batch={}", w.batch);
     return fmt::format("gemm m={} n={} k={}{} {}{}{}", w.m, w.n, w.k, batch, w.transpose_a ? 'T' : 'N', w.transpose_b ? "T " : "N ",
-                       dtype_text(w.dtype)) +
+                       dtype_name(w.dtype)) +
            (w.accumulate_fp32 ? " into fp32" : "");
   }
   std::string operator()(const Attention& w) const {
     return fmt::format("attention {} batch={} heads={} kv_heads={} queries={} keys={} head_dim={}{} {}",
                        w.backward ? "backward" : "forward", w.batch, w.heads, w.kv_heads, w.queries, w.keys, w.head_dim,
-                       w.causal ? " causal" : "", dtype_text(w.dtype));
+                       w.causal ? " causal" : "", dtype_name(w.dtype));
   }
   std::string operator()(const MemoryBound& w) const {
     return fmt::format("{} read={} written={}", kernel_text(w.kernel), w.read.value, w.written.value);

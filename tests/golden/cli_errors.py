@@ -29,6 +29,13 @@ FILES = {
     "table.csv": b"op,dtype,m,n,k,gpu,latency_us\n",
     "empty.csv": b"",
     "baseline.json": b'{"a": 1}',
+    "deep_baseline.json": b"[" * 100000,
+    "other_version.json": b'{"schema_version": 0, "memory": {}}',
+    "other_job.json": b'{"schema_version": 1, "memory": {}, "job": {"model": {"name": {"value": "gpt2-124m"}}, "hardware": {"name": {"value": "h100-sxm-80gb"}}}}',
+    "long.textproto": b'model { name: "' + b"x" * 100000 + b'" }',
+    "large.json": b" " * ((64 << 20) + 1),
+    "rows.textproto": b'rows { tensor: "act" action: "recompute" }\nrows { tensor: "act"\n  first_layer: 99 action: "keep" }\n',
+    "usual.textproto": b'base: "h100-sxm-80gb"\nusual_cluster: "dgx-h1000"\n',
 }
 
 # Arguments -> the line, or its beginning when it ends in "...". OUT stands for outputs that must not appear.
@@ -49,7 +56,7 @@ CASES = [
     (f"run {JOB} --model llama3-8b --pp 2 OUT", "--pp: found 2, wanted 1: ..."),
     (f"run {JOB} --model llama3-8b --tp OUT", "--tp: found ..."),
     (f"run {JOB} --model llama3-8b --recompute ful OUT", '--recompute: found "ful", wanted one of none, full, selective, did you mean "full"?'),
-    (f"run {JOB} --model llama3-8b --set hardware.memory=80 OUT", "--set memory: found ..."),
+    (f"run {JOB} --model llama3-8b --set hardware.memory=80 OUT", "--set hardware.memory: found ..."),
     (f"run {JOB} --model llama3-8b --json - --memory-csv -", "--memory-csv: found -, which --json has, wanted a file"),
     (f"run {JOB} --model llama3-8b --json same.json --memory-csv ./same.json", "--memory-csv: found ./same.json, which --json writes, wanted another file"),
     ("run heads.textproto --tp 8 --json heads.textproto", "--json: found heads.textproto, which is an input, wanted another file"),
@@ -84,6 +91,24 @@ CASES = [
     ("list modles", 'list: found "modles", wanted ... did you mean "models"?'),
     ("compare a b", "compare: found a command that is not built yet, ..."),
     ("rn", 'stepsim: found command "rn", wanted ... did you mean "run"?'),
+    (f"run {JOB} --model llama3-8b --check deep_baseline.json OUT", "deep_baseline.json: found JSON nested deeper than 64, wanted less"),
+    (f"run {JOB} --model llama3-8b --check other_version.json OUT", "other_version.json: found schema_version 0, wanted 1: ..."),
+    (f"run {JOB} --model llama3-8b --check other_job.json OUT", "other_job.json: found the baseline of gpt2-124m on h100-sxm-80gb, wanted one of llama3-8b on h100-sxm-80gb"),
+    (f"run {JOB} --model llama3-8b --check x --check x", "--check: found it twice, wanted it once"),
+    ("validate --published table.csv --max-error 10% --json out.json", "--max-error: found no row that could be compared, wanted at least one"),
+    ("run long.textproto --hardware h100-sxm-80gb OUT", 'long.textproto:1:9: found "xxx... (100008 characters), wanted ...'),
+    ("run large.json OUT", "large.json: found more than 64 MiB, wanted a text file of at most 64 MiB"),
+    (f"run {JOB} --model llama3-8b --placement full --recompute none OUT", '--recompute: found "none" with --placement full, wanted one of the two'),
+    (f"run {JOB} --model llama3-8b --placement none --recompute-modules mlp OUT", "--recompute-modules: found it with --placement none, wanted one of the two"),
+    (f"run {JOB} --model llama3-8b --placement rows.textproto OUT", "rows.textproto:3:3: found layers 99 to 31, wanted ..."),
+    (f"run {JOB} --model llama3-8b --set placement.layers[99].mlp=recompute OUT", "--set placement.layers[99].mlp: found layers 99 to 99, wanted ..."),
+    (f"run {JOB} --model llama3-8b --set hardware.peak.bf17=1 OUT", "--set hardware.peak.bf17: found ..."),
+    (f"run {JOB} --model llama3-8b --set parallel.tp=3 OUT", "--set parallel.tp: found 3, wanted a divisor of 32 heads ..."),
+    ("run --model llama3-8b --sequence 4096 --hardware usual.textproto OUT", 'usual.textproto:2:1: found "dgx-h1000", wanted ...'),
+    ("run --pp", "--pp: found no value, wanted one"),
+    ("--pp", "arguments: found --pp, wanted a command, --help or --version"),
+    ("--versio", 'arguments: found --versio, wanted a command, --help or --version, did you mean "--version"?'),
+    (f"run {JOB} --seq 3", '--seq: found an unknown flag, ... did you mean "--sequence"?'),
     ("", "stepsim: found no command, wanted one of `stepsim --help`"),
 ]
 
@@ -110,8 +135,8 @@ def problem_of(binary, arguments, wanted):
         lines = run.stderr.splitlines()
         if run.returncode != 2:
             return f"exit {run.returncode}: {run.stderr[:200]}"
-        if len(lines) != 1 or not matches(lines[0], wanted):
-            return f"stderr {lines}, wanted {wanted!r}"
+        if len(run.stderr) > 501 or len(lines) != 1 or not matches(lines[0], wanted):
+            return f"stderr {run.stderr[:600]!r}, wanted {wanted!r}"
         if run.stdout:
             return f"stdout {run.stdout[:100]!r}"
         left = {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}

@@ -37,6 +37,7 @@ def check_summary(program):
     run = program(*JOB)
     lines = run.stdout.splitlines()
     program.check(lines[0].startswith("FITS: "), "the verdict is not the first line")
+    program.check("4 layers" in run.stdout and "1 layer," in program(*JOB[:-1], "1").stdout, "the number of layers")
     program.check(len(lines) <= 26, f"{len(lines)} lines of summary")
     program.check(all(len(line) <= 110 for line in lines), "a line of the summary is longer than 110 columns")
     begins = [line.split(":")[0] for line in lines]
@@ -113,6 +114,7 @@ def check_resolved_job(program):
     program.check(job["parallel"]["tp"] == {"value": 8, "source": "--tp"}, f"tp: {job['parallel']['tp']}")
     program.check(job["training"]["sequence"] == {"value": 8192, "source": "job.textproto:3:12"}, f"sequence: {job['training']['sequence']}")
     program.check(job["training"]["micro_batch"]["source"] == "--set", "micro-batch")
+    program.check(job["training"]["grad_dtype"]["value"] == "fp32", f"gradients: {job['training']['grad_dtype']}")
     program.check(job["training"]["optimizer"]["source"].startswith("default: "), "optimizer")
     same = json.loads(program(*JOB, "--json", "-").stdout)
     program.check(same["simulation"]["fingerprint"] == result["simulation"]["fingerprint"], "the same job from a file and from flags differs")
@@ -140,6 +142,26 @@ def check_other_commands(program):
     program("validate", "--published", "gemm.csv", "--max-error", "10%", code=3)
 
 
+def check_graphs(program):
+    """Capacities of a graph's hosts hold; a deadlock says what is waited for."""
+    (program.folder / "host.textproto").write_text(
+        'hosts { name: "h" capacity: "1 KiB" }\ndevices { name: "g" capacity: "1 GiB" host: "h" }\n'
+        'storages { name: "w" size: "2 KiB" space: host device: "g" }\nops { name: "a" duration: "1 us" stream: "s" writes: "w" }\n', encoding="utf-8")
+    run = program("simulate", "host.textproto", "--json", "host.json")
+    program.check(run.stdout.startswith("OUT OF MEMORY: a ") and "the host memory of gpu0" in run.stdout, f"host capacity: {run.stdout}")
+    program.check("host 2 KiB of 1 KiB\n" in run.stdout and "1 op, 1 storage, 1 device;" in run.stdout, f"host capacity: {run.stdout}")
+    memory = json.loads((program.folder / "host.json").read_text(encoding="utf-8"))["memory"]
+    program.check(memory["fits"] is False and memory["host_capacity_bytes"] == 1024, f"host capacity: {memory}")
+    (program.folder / "pool.textproto").write_text(
+        'pools { name: "p" space: host capacity: "1 MiB" gated: true }\nstorages { name: "w" size: "2 MiB" space: host pool: "p" }\n'
+        'ops { name: "a" duration: "1 us" stream: "s" writes: "w" }\n', encoding="utf-8")
+    run = program("simulate", "pool.textproto", "--json", "pool.json")
+    program.check(run.stdout.splitlines()[0] == "DEADLOCK after 0 ps: a waits for ever for 2 MiB of the pool of 1 MiB", f"deadlock: {run.stdout}")
+    program.check("gpu-1" not in run.stdout, f"deadlock: {run.stdout}")
+    result = json.loads((program.folder / "pool.json").read_text(encoding="utf-8"))
+    program.check(result["memory"]["fits"] is None and result["deadlock"]["waits_for"] == "2 MiB of the pool of 1 MiB", f"deadlock: {result}")
+
+
 def check_help(program):
     text = program("run", "--help").stdout
     for flag in ("--model", "--recompute-segments", "--trace", "Examples:"):
@@ -153,7 +175,7 @@ def check_help(program):
 def main():
     binary = str(pathlib.Path(sys.argv[1]).resolve())
     failures = 0
-    checks = [check_summary, check_stdout_output, check_files, check_out_of_memory, check_baseline, check_resolved_job, check_other_commands, check_help]
+    checks = [check_summary, check_stdout_output, check_files, check_out_of_memory, check_baseline, check_resolved_job, check_other_commands, check_graphs, check_help]
     for check in checks:
         with tempfile.TemporaryDirectory() as folder:
             program = Program(binary, folder)

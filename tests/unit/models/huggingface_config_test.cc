@@ -172,6 +172,13 @@ TEST(HuggingfaceConfig, RefusesOtherEncodings) {
   EXPECT_THAT(error_of("{\"model_type\": \"lla\xe9ma\"}"), HasSubstr("wanted valid JSON in UTF-8"));            // Latin-1
 }
 
+TEST(HuggingfaceConfig, RefusesKeysThatComeTwice) {
+  EXPECT_EQ(error_of(llama_with("\"rope_scaling\": null", "\"hidden_size\": 8192")),
+            "config.json:11:3: found hidden_size a second time, wanted each key once");
+  EXPECT_EQ(error_of(R"({"a": {"b": [{"c": 1, "c": 2}]}})"), "config.json:1:23: found c a second time, wanted each key once");
+  EXPECT_EQ(error_of(R"({"a": [{"c": 1}, {"c": 2}], "c": {"a": 1}})"), "config.json:1:1: found no model_type, wanted a text");
+}
+
 TEST(HuggingfaceConfig, RefusesDeepNesting) {
   EXPECT_THAT(error_of(std::string(100'000, '[')), HasSubstr("found more than 64 nested lists"));
 }

@@ -146,6 +146,22 @@ TEST(ModelSpec, ReadsTextAndJson) {
   EXPECT_EQ(json.dropout, 0.1);
 }
 
+// What Windows editors put in front of a text.
+TEST(ModelSpec, ReadsFilesWithAByteOrderMark) {
+  const std::string config = R"({"model_type": "llama", "hidden_size": 8, "intermediate_size": 32, "num_attention_heads": 4,
+      "num_hidden_layers": 2, "vocab_size": 100, "architectures": ["LlamaForCausalLM"]})";
+  const TemporaryFile json("bom.json", "\xEF\xBB\xBF" + config), text("bom.textproto", "\xEF\xBB\xBF" + std::string(kSmall));
+  EXPECT_EQ(load_model(json.path()).hidden, 8);
+  EXPECT_EQ(load_model(text.path()).hidden, 8);
+  const TemporaryFile broken("bom2.json", "\xEF\xBB\xBF{\"model_type\": \"lama\"}");
+  EXPECT_THAT(error_of([&] { load_model(broken.path()); }), HasSubstr("bom2.json:1:2: found model_type \"lama\""));
+}
+
+TEST(ModelSpec, RefusesHeadsThatKeyValueHeadsDoNotDivide) {
+  const TemporaryFile file("heads.textproto", small_with("kv_heads: 3"));
+  EXPECT_EQ(error_of([&] { load_model(file.path()); }), file.path() + ":9:1: found kv_heads 3, wanted a divisor of the 4 heads");
+}
+
 TEST(ModelSpec, ReadsFilesOfBothKinds) {
   const TemporaryFile text("small.textproto", kSmall);
   EXPECT_EQ(load_model(text.path()).hidden, 8);

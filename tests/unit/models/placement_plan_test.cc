@@ -3,6 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <optional>
+
 #include "models/slot_table.h"
 #include "sim/input_error.h"
 #include "tests/unit/models/small_step.h"
@@ -163,6 +168,78 @@ TEST(PlacementPlan, RowsMayDropWhatOneLayerHandsToTheNext) {
   EXPECT_EQ(plan_of(2, rows({recompute(1, 1, "input")})).backward, by_output.backward);
 }
 
+// Which rows drop what, straight from the meaning of a table: in every layer the last row that selects a storage decides.
+std::vector<PlanStep> drops_by_hand(std::int64_t layers, const std::vector<PlacementRow>& table) {
+  const auto selects = [](const std::string& name, SlotIndex slot) {
+    if (slot == 0 || slot == 3) return name == (slot == 0 ? "input" : "output");
+    const std::vector<std::string> names =
+        slot == 1 ? std::vector<std::string>{"fc1 output", "mlp", "*"} : std::vector<std::string>{"act output", "mlp", "act", "*"};
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  std::vector<PlanStep> drops;
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    std::map<std::size_t, std::vector<SlotIndex>> by_row;  // those of one row together
+    for (const SlotIndex slot : {0, 1, 2}) {
+      std::optional<std::size_t> last;
+      for (std::size_t row = 0; row < table.size(); ++row) {
+        const auto covers = [&](std::int64_t of) {
+          return of >= table[row].first_layer && of <= (table[row].last_layer == -1 ? layers - 1 : table[row].last_layer);
+        };
+        const bool handed_on = slot == 0 && selects(table[row].module_or_slot, 3) && covers(layer - 1);
+        if (handed_on || (selects(table[row].module_or_slot, slot) && covers(layer))) last = row;
+      }
+      if (last && table[*last].action == PlacementAction::kRecompute) by_row[*last].push_back(slot);
+    }
+    for (const auto& [row, slots] : by_row) {
+      for (const SlotIndex slot : slots) drops.push_back(drop(static_cast<std::int32_t>(layer), slot));
+    }
+  }
+  return drops;
+}
+
+TEST(PlacementPlan, TablesOfManyRowsMeanWhatTheirRowsSay) {
+  constexpr const char* kNames[] = {"fc1 output", "act output", "mlp", "act", "*", "input", "output"};
+  std::uint32_t random = 1;  // Numerical Recipes' generator: the same tables everywhere
+  const auto below = [&random](std::int64_t limit) {
+    random = random * 1664525 + 1013904223;
+    return static_cast<std::int64_t>(random >> 8) % limit;
+  };
+  for (int table = 0; table < 300; ++table) {
+    const std::int64_t layers = 2 + below(12);
+    std::vector<PlacementRow> each;
+    for (std::int64_t row = below(25); row >= 0; --row) {
+      const char* name = kNames[below(7)];
+      const std::int64_t least = name == std::string("input") ? 1 : 0, most = name == std::string("output") ? layers - 2 : layers - 1;
+      const std::int64_t first = least + below(most - least + 1), last = first + below(most - first + 1);
+      each.push_back({first, last == layers - 1 && below(2) == 0 ? -1 : last, name,
+                      below(3) == 0 ? PlacementAction::kKeep : PlacementAction::kRecompute});
+    }
+    EXPECT_EQ(refusal(rows(each), layers), "");
+    std::vector<PlanStep> drops;
+    for (const PlanStep& step : plan_of(layers, rows(each)).forward) {
+      if (step.verb == PlanVerb::kDrop) drops.push_back(step);
+    }
+    EXPECT_EQ(drops, drops_by_hand(layers, each)) << table;
+  }
+}
+
+// A planner by tensor writes layers x tensors rows. 100,000 rows that all cover all layers took hours when each layer looked at each row.
+TEST(PlacementPlan, TimeGrowsWithTheRowsAlone) {
+  std::vector<PlacementRow> each;
+  for (std::int64_t row = 0; row < 100'000; ++row) {
+    each.push_back({0, -1, row % 2 == 0 ? "mlp" : "act", row % 3 == 0 ? PlacementAction::kKeep : PlacementAction::kRecompute});
+  }
+  each.back() = recompute(5, 5, "mlp");
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(refusal(rows(each), 126), "");
+  const PlacementPlan plan = plan_of(126, rows(each));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+  // Rows 99,996 (mlp, keep) and 99,997 (act, recompute) are followed by 99,998 (mlp, recompute), which has both storages of every layer.
+  std::int64_t drops = 0;
+  for (const PlanStep& step : plan.forward) drops += step.verb == PlanVerb::kDrop;
+  EXPECT_EQ(drops, 2 * 126);
+}
+
 TEST(PlacementPlan, EveryPolicyIsValidForEveryNumberOfLayers) {
   for (const std::int64_t layers : {1, 2, 3, 5, 8, 13, 32}) {
     std::vector<PlacementPolicy> policies = {{}, selective({"mlp"}), selective({"act"}), selective({"act", "mlp"})};
@@ -261,7 +338,9 @@ TEST(CheckPolicy, RefusesRowsThatSelectNothing) {
   EXPECT_THAT(refusal(rows({recompute(0, -1, "act gradient")})), HasSubstr("backward does not read"));
   EXPECT_THAT(refusal(rows({recompute(0, 1, "input")})), HasSubstr("layer 0"));
   EXPECT_THAT(refusal(rows({recompute(0, -1, "output")})), HasSubstr("of the last layer"));
-  PlacementPolicy policy = rows({recompute(0, -1, "act")});
+  PlacementPolicy policy = rows(std::vector<PlacementRow>(1'000'001, recompute(0, -1, "act")));
+  EXPECT_EQ(refusal(policy), "--placement: found 1000001 rows, wanted at most 1000000");
+  policy.rows.resize(1);
   policy.granularity = RecomputeGranularity::kFull;
   EXPECT_THAT(refusal(policy), HasSubstr("rows with full recompute"));
 }

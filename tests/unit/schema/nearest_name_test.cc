@@ -21,6 +21,13 @@ TEST(NearestName, IsEmptyWhenNothingIsNear) {
   EXPECT_EQ(nearest_name(std::string(100000, 'x'), kNames), "");
 }
 
+TEST(NearestName, PrefersTheShortestThatBeginsWithIt) {
+  const std::vector<std::string> flags = {"--set", "--sequence-parallel", "--sequence"};
+  EXPECT_EQ(nearest_name("--seq", flags), "--sequence");
+  EXPECT_EQ(nearest_name("--SEQUENCE-", flags), "--sequence-parallel");
+  EXPECT_EQ(nearest_name("--sat", flags), "--set");
+}
+
 TEST(NearestName, TakesTheFirstOfEquallyNear) {
   const std::vector<std::string> twins = {"ab1", "ab2"};
   EXPECT_EQ(nearest_name("ab3", twins), "ab1");

@@ -38,6 +38,33 @@ TEST(TextFile, NamesWhatIsWrong) {
   EXPECT_EQ(error_of(binary), binary + ":2:2: found a NUL byte, wanted UTF-8 text");
 }
 
+TEST(TextFile, IsNotLargerThanAllowed) {
+  const std::string file = written("large.txt", std::string((1 << 20) + 1, 'x'));
+  EXPECT_EQ(read_text_file(file).size(), (1u << 20) + 1);
+  std::string error;
+  try {
+    read_text_file(file, 1 << 20);
+  } catch (const InputError& refused) {
+    error = refused.what();
+  }
+  EXPECT_EQ(error, file + ": found more than 1 MiB, wanted a text file of at most 1 MiB");
+}
+
+TEST(TextFile, AnErrorIsALineThatPeopleCanRead) {
+  const auto line = [](const std::string& file, const std::string& problem) {
+    return std::string(InputError({file, 7, 3}, problem).what());
+  };
+  EXPECT_EQ(line("a", "found b, wanted c"), "a:7:3: found b, wanted c");
+  const std::string many(1000, 'x');
+  EXPECT_EQ(line("a", "found " + many + ", wanted c"), "a:7:3: found " + std::string(194, 'x') + " ... (1006 characters), wanted c");
+  const std::string all = line(many, many + ", wanted " + many);
+  EXPECT_LE(all.size(), 500u);
+  EXPECT_NE(all.find(" ... (1004 characters): xx"), std::string::npos);  // with :7:3
+  std::string accents;
+  for (int i = 0; i < 1000; ++i) accents += "\xC3\xA9";
+  EXPECT_EQ(line("a", "x" + accents + ", wanted c").substr(0, 210), "a:7:3: x" + accents.substr(0, 198) + " ...");  // not within a letter
+}
+
 TEST(TextFile, KnowsMalformedUtf8) {
   // Overlong "/", a surrogate, above U+10FFFF, a lone continuation, a cut sequence: RFC 3629 section 10 and 3.
   for (const char* text : {"\xC0\xAF", "\xE0\x80\xAF", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\x80", "\xE2\x82"}) {

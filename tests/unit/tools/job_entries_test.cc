@@ -42,6 +42,12 @@ TEST(JobEntries, ARecomputeFlagReplacesTheDetailsOfTheFile) {
   EXPECT_EQ(shown(entries, "placement.recompute_modules[1]"), "act --recompute-modules");
 }
 
+TEST(JobEntries, ARecomputeFlagReplacesTheUsualPlacementOfTheFileButNotAFlag) {
+  const std::string file = written("job.textproto", "placement { name: \"full\" }");
+  EXPECT_EQ(shown(job_entries({file, {flag("--recompute", "none")}}), "placement.name"), "none");
+  EXPECT_EQ(shown(job_entries({"", {flag("--recompute", "none"), flag("--placement", "full")}}), "placement.name"), "full --placement");
+}
+
 TEST(JobEntries, APlacementFileStandsBelowTheJobAndItsRowsComeFirst) {
   written("rows.textproto", "recompute: \"none\"\nrows { tensor: \"act\" action: \"recompute\" }\n");
   const std::string file =
@@ -49,9 +55,9 @@ TEST(JobEntries, APlacementFileStandsBelowTheJobAndItsRowsComeFirst) {
   const JobEntries entries = job_entries({file, {flag("--set", "placement.layers[3].mlp=recompute")}});  // the name is beside the job file
   EXPECT_EQ(shown(entries, "placement.rows[0].tensor"), "act rows.textproto:2:8");
   EXPECT_EQ(shown(entries, "placement.rows[1].tensor"), "layernorm job.textproto:2:10");
-  EXPECT_EQ(shown(entries, "placement.rows[2].tensor"), "mlp --set");
-  EXPECT_EQ(shown(entries, "placement.rows[2].first_layer"), "3 --set");
-  EXPECT_EQ(shown(entries, "placement.rows[2].last_layer"), "3 --set");
+  EXPECT_EQ(shown(entries, "placement.rows[2].tensor"), "mlp --set placement.layers[3].mlp");
+  EXPECT_EQ(shown(entries, "placement.rows[2].first_layer"), "3 --set placement.layers[3].mlp");
+  EXPECT_EQ(shown(entries, "placement.rows[2].last_layer"), "3 --set placement.layers[3].mlp");
   EXPECT_EQ(shown(entries, "placement.recompute"), "none rows.textproto:1:1");
   EXPECT_EQ(entries.files.size(), 2u);
 }

@@ -1,6 +1,7 @@
 #include "tools/job.h"
 
 #include "tests/unit/tools/test_jobs.h"
+#include "tools/step_run.h"
 
 namespace stepsim {
 
@@ -96,6 +97,11 @@ TEST(Job, ContradictionsAreRefused) {
             "--recompute-num-layers: found it with another kind of recompute, wanted --recompute full without segments");
   EXPECT_EQ(refused({flag("--recompute", "none"), flag("--recompute-segments", "4")}),
             "--recompute-segments: found it with another kind of recompute, wanted --recompute full");
+  EXPECT_EQ(refused({flag("--placement", "full"), flag("--recompute", "selective")}),
+            "--recompute: found \"selective\" with --placement full, wanted one of the two");
+  EXPECT_EQ(refused({flag("--placement", "halving"), flag("--recompute-segments", "4")}),
+            "--recompute-segments: found it with --placement halving, wanted one of the two");
+  EXPECT_EQ(refused({flag("--placement", "full"), flag("--recompute", "full"), flag("--recompute-segments", "4")}), "");
   EXPECT_EQ(refused({flag("--recompute-segments", "2,x")}),
             "--recompute-segments: found \"2,x\", wanted a number of segments, sizes such as 2,2,1, or halving");
   EXPECT_EQ(refused({flag("--gpus", "3"), flag("--tp", "2")}), "--gpus: found 3, wanted a multiple of tp 2 x pp 1");
@@ -110,7 +116,7 @@ TEST(Job, ContradictionsAreRefused) {
   EXPECT_EQ(refused({flag("--layers", "0")}), "--layers: found 0, wanted a whole number, at least 1");
   EXPECT_EQ(refused({flag("--dropout", "nan")}), "--dropout: found nan, wanted a finite number");
   EXPECT_EQ(refused({flag("--set", "placement.layers[3].mlp=offload")}),
-            "--set: found offload, which is not built yet, wanted keep or recompute");
+            "--set placement.layers[3].mlp: found offload, which is not built yet, wanted keep or recompute");
 }
 
 TEST(Job, ErrorsOfTheLibrariesNameThePlaceInTheJobFile) {
@@ -124,7 +130,37 @@ TEST(Job, ErrorsOfTheLibrariesNameThePlaceInTheJobFile) {
   EXPECT_NE(problem({unknown, {}}).find("did you mean \"gpt3-175b\"?"), std::string::npos);
 }
 
+TEST(Job, ErrorsOfRowsNameTheRow) {
+  const std::string file =
+      written("rows.textproto", "placement {\n rows { tensor: \"act\" action: \"keep\" }\n rows { tensor: \"akt\" action: \"keep\" } }\n");
+  const auto row_error = [&file](std::vector<FlagValue> flags) {
+    JobInput input = job_of("gpt2-124m", std::move(flags));
+    input.file = file;
+    return error_of([&] { run_step(resolve_job(input)); });
+  };
+  EXPECT_TRUE(row_error({}).starts_with(file + ":3:9: found \"akt\", wanted")) << row_error({});
+  const std::string full = row_error({flag("--recompute", "full")});
+  EXPECT_TRUE(full.starts_with(file + ":2:9: found rows with full recompute, wanted")) << full;
+}
+
+TEST(Job, TheUsualClusterOfAFileIsWrongInThatFile) {
+  const std::string machine = written("usual.textproto", "base: \"h100-sxm-80gb\"\nusual_cluster: \"nowhere\"\n");
+  const std::string error = problem({"", {flag("--model", "gpt2-124m"), flag("--hardware", machine)}});
+  EXPECT_TRUE(error.starts_with(machine + ":2:1: found \"nowhere\", wanted")) << error;
+}
+
+TEST(Job, GradientsHaveAValueThatTheFlagTakes) {
+  const Job job = resolve_job(job_of("gpt3-175b"));
+  const std::string value = source(job, "training.grad_dtype");
+  EXPECT_EQ(value, "fp32, default: of megatron-lm@2022-05");
+  EXPECT_EQ(problem(job_of("gpt3-175b", {flag("--grad-dtype", value.substr(0, value.find(',')))})), "");
+}
+
 TEST(Job, FieldsOfTheMachineCanBeSet) {
+  EXPECT_TRUE(
+      problem(job_of("gpt3-175b", {flag("--set", "hardware.peak.bf17=1 TFLOP/s")})).starts_with("--set hardware.peak.bf17: found "));
+  EXPECT_TRUE(problem(job_of("gpt3-175b", {flag("--set", "hardware.hbm=1")})).starts_with("--set hardware.hbm: found "));
+  EXPECT_TRUE(problem(job_of("gpt3-175b", {flag("--set", "cluster.node=1")})).starts_with("--set cluster.node: found "));
   const Job job =
       resolve_job(job_of("gpt3-175b", {flag("--set", "hardware.peak.bf16=624 TFLOP/s"), flag("--set", "cluster.gpus_per_node=4")}));
   EXPECT_EQ(peak(job.gpu, DType::kBf16).value, 624e12);

@@ -1,5 +1,6 @@
 #include "tools/report_json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -52,6 +53,21 @@ TEST(ReportJson, AlternativesAreAllThatWereTried) {
   const Json none = report(resolve_job(main_job("4", {flag("--recompute", "none")})));
   EXPECT_EQ(rows[0]["step_time_s"], none["step_time_s"]);
   EXPECT_EQ(rows[0]["peak_allocated_bytes"], none["memory"]["peak_allocated_bytes"]);
+}
+
+TEST(ReportJson, TheCheapestAreAmongTheAlternatives) {
+  const Job job = resolve_job(main_job("4", {flag("--recompute", "full")}));
+  const Json json = report(job);
+  EXPECT_TRUE(json["cheapest"]["memory"].is_null());  // full recompute leaves nothing to free
+  const Json& time = json["cheapest"]["time"];
+  ASSERT_TRUE(time.is_object());
+  const auto same = [&](const Json& row) { return row["flags"] == time["flags"]; };
+  const auto row = std::find_if(json["alternatives"].begin(), json["alternatives"].end(), same);
+  ASSERT_NE(row, json["alternatives"].end());
+  const double saved = json["step_time_s"].get<double>() - (*row)["step_time_s"].get<double>();
+  EXPECT_NEAR(time["saved_time_s"].get<double>(), saved, 1e-12);  // a picosecond
+  EXPECT_EQ(time["added_bytes"],
+            (*row)["peak_allocated_bytes"].get<std::int64_t>() - json["memory"]["peak_allocated_bytes"].get<std::int64_t>());
 }
 
 TEST(ReportJson, SumsAddUp) {

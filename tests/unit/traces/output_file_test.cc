@@ -1,5 +1,6 @@
 #include "traces/output_file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -35,6 +36,13 @@ class OutputFileTest : public ::testing::Test {
   static void put(const std::string& file, const std::string& text) { std::ofstream(file) << text; }
   std::size_t files() const { return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator())); }
 
+  // Files that are not in place yet: none is seen where the file system can write them without a name.
+  std::size_t parts(std::size_t count) const {
+    const int probe = ::open(folder_.c_str(), O_TMPFILE | O_WRONLY, 0600);
+    if (probe >= 0) ::close(probe);
+    return probe >= 0 ? 0 : count;
+  }
+
   fs::path folder_;
 };
 
@@ -58,7 +66,7 @@ TEST_F(OutputFileTest, FinishWritesAllAndReplacesNothing) {
     file.finish();
     dropped.finish();
     EXPECT_EQ(contents(path("a")), "old");
-    EXPECT_EQ(files(), 3u);
+    EXPECT_EQ(files(), 1 + parts(2));
     file.commit();
   }
   EXPECT_EQ(contents(path("a")), "new");
@@ -71,9 +79,23 @@ TEST_F(OutputFileTest, WithoutCommitNothingRemains) {
     OutputFile file(path("a")), fresh(path("b"));
     file.write(std::string(1 << 20, 'x'));
     fresh.write("y");
-    EXPECT_EQ(files(), 3u);
+    EXPECT_EQ(files(), 1 + parts(2));
   }
   EXPECT_EQ(contents(path("a")), "old");
+  EXPECT_EQ(files(), 1u);
+}
+
+TEST_F(OutputFileTest, ANewFileHasThePermissionsOfTheUmask) {
+  const mode_t before = ::umask(027);
+  {
+    OutputFile file(path("a"));
+    file.write("new");
+    file.finish();
+    EXPECT_FALSE(fs::exists(path("a")));
+    file.commit();
+  }
+  ::umask(before);
+  EXPECT_EQ(static_cast<int>(fs::status(path("a")).permissions()), 0640);  // 0666 without 027
   EXPECT_EQ(files(), 1u);
 }
 
