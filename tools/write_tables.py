@@ -51,7 +51,7 @@ def speeds(programs):
             rate = next(((key, value) for key, value in entry.items() if key.endswith("/s") or key.endswith("_per_second")), None)
             speed = f"{rate[1] / 1e6:.2f} million {rate[0].removesuffix('/s').removesuffix('_per_second')}/s" if rate else (
                 f"{entry['real_time']:.3g} {entry['time_unit']}")
-            rows.append(f"| {entry['name'].split('/')[0]} | {speed} | {entry.get('label', '')} |")
+            rows.append(f"| {entry['name'].replace('/', ', ').replace('_', ' ')} | {speed} | {entry.get('label', '')} |")
     return "\n".join(rows) + "\n"
 
 
