@@ -4,9 +4,9 @@
 
 namespace stepsim {
 
-static std::optional<PathStep> parse_step(std::string_view text) {
+static std::optional<FieldStep> parse_step(std::string_view text) {
   const std::size_t open = text.find('[');
-  PathStep step{std::string(text.substr(0, open)), 0, open != std::string_view::npos};
+  FieldStep step{std::string(text.substr(0, open)), 0, open != std::string_view::npos};
   if (step.name.empty()) return std::nullopt;
   if (!step.indexed) return step;
   const char* const last = text.data() + text.size() - 1;
@@ -15,11 +15,11 @@ static std::optional<PathStep> parse_step(std::string_view text) {
   return step;
 }
 
-std::optional<std::vector<PathStep>> parse_path(std::string_view path) {
-  std::vector<PathStep> steps;
+std::optional<std::vector<FieldStep>> parse_path(std::string_view path) {
+  std::vector<FieldStep> steps;
   while (true) {
     const std::size_t dot = path.find('.');
-    std::optional<PathStep> step = parse_step(path.substr(0, dot));
+    std::optional<FieldStep> step = parse_step(path.substr(0, dot));
     if (!step) return std::nullopt;
     steps.push_back(std::move(*step));
     if (dot == std::string_view::npos) return steps;
@@ -27,9 +27,9 @@ std::optional<std::vector<PathStep>> parse_path(std::string_view path) {
   }
 }
 
-PathSearch::PathSearch(std::string_view path) : wanted_(parse_path(path).value_or(std::vector<PathStep>())) {}
+PathSearch::PathSearch(std::string_view path) : wanted_(parse_path(path).value_or(std::vector<FieldStep>())) {}
 
-bool PathSearch::matches(const std::vector<PathStep>& above, std::string_view name, int index) {
+bool PathSearch::matches(const std::vector<FieldStep>& above, std::string_view name, int index) {
   const std::size_t depth = above.size() + 1;
   if (depth > wanted_.size() || depth <= deepest_) return false;
   for (std::size_t i = 0; i + 1 < depth; ++i) {

@@ -8,23 +8,23 @@
 
 namespace stepsim {
 
-struct PathStep {
+struct FieldStep {
   std::string name;
   int index = 0;
   bool indexed = false;  // written with [index]
 };
 
 // None if it is no path: an empty name, text after ], an index that is no number.
-std::optional<std::vector<PathStep>> parse_path(std::string_view path);
+std::optional<std::vector<FieldStep>> parse_path(std::string_view path);
 
 // Asked for every field of a text, in order: is it the one that is looked for, or nearer to it than all before?
 class PathSearch {
  public:
   explicit PathSearch(std::string_view path);
-  bool matches(const std::vector<PathStep>& above, std::string_view name, int index);
+  bool matches(const std::vector<FieldStep>& above, std::string_view name, int index);
 
  private:
-  std::vector<PathStep> wanted_;
+  std::vector<FieldStep> wanted_;
   std::size_t deepest_ = 0;  // steps of the best match so far
 };
 

@@ -46,7 +46,7 @@ class PlaceInText {
   NoErrors errors_;
   pb::io::Tokenizer tokenizer_;
   PathSearch search_;
-  std::vector<PathStep> above_;
+  std::vector<FieldStep> above_;
 };
 
 void PlaceInText::fields() {

@@ -304,7 +304,7 @@ class PlaceInJson : public JsonEvents {
   }
 
   PathSearch search_;
-  std::vector<PathStep> names_;
+  std::vector<FieldStep> names_;
   std::vector<Open> lists_;
   std::size_t key_ = 0, found_ = std::string_view::npos;
 };

@@ -44,7 +44,7 @@ void set_field(pb::Message& message, std::string_view path, std::string_view val
   if (!steps) fail(source, path, "found \"" + std::string(path) + "\", wanted a path such as parallel.tp or placement.rows[0].action");
   pb::Message* at = &message;
   for (std::size_t i = 0; i < steps->size(); ++i) {
-    const PathStep& step = (*steps)[i];
+    const FieldStep& step = (*steps)[i];
     const bool last = i + 1 == steps->size();
     const pb::FieldDescriptor* field = find_field(*at->GetDescriptor(), step.name);
     if (field == nullptr) fail(source, path, unknown_field(*at->GetDescriptor(), step.name));

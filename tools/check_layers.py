@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Fails on an include against the arrows of ARCHITECTURE.md, on third-party headers in our headers, and on words that sim/ must not know."""
+"""Fails on an include against the arrows of ARCHITECTURE.md, on third-party headers in our headers, on words that sim/ must not know, and on
+types of one name in two files."""
 import pathlib
 import re
 import sys
@@ -19,6 +20,8 @@ ARROWS = {
 FOREIGN_IN_HEADERS = re.compile(r'#include\s*[<"](boost/|google/protobuf|Eigen/|cuda|nlohmann/|sqlite3|mpi|zlib|fmt/|CLI/|.*\.pb\.h)')
 WORDS_UNKNOWN_TO_SIM = re.compile(
     r"recompute|offload|checkpoint|megatron|llama|transformer|layernorm|fstream|iostream|stdio|printf|getenv", re.IGNORECASE)
+# A type of namespace stepsim (one in an unnamed namespace stands between its braces).
+TYPE = re.compile(r"^(?:struct|class|enum class) (\w+)\b(?!::)(?!.*;\s*$)")
 INCLUDE = re.compile(r'^\s*#include\s*"([^"]+)"')
 
 
@@ -44,8 +47,23 @@ def violations():
                 yield f"{name}:{number}: a word that sim/ does not know: {line.strip()}"
 
 
+def types_defined_twice():
+    """Two types of one name are one type to the linker, whichever comes first: undefined behaviour that crashes in some builds only."""
+    files = {}
+    for folder, path in source_files():
+        unnamed = False
+        for line in path.read_text(encoding="utf-8").splitlines():
+            unnamed = line.startswith("namespace {") or (unnamed and line != "}  // namespace")
+            defined = None if unnamed else TYPE.match(line)
+            if defined:
+                files.setdefault(defined.group(1), set()).add(str(path.relative_to(ROOT)))
+    for name, places in sorted(files.items()):
+        if len(places) > 1:
+            yield f"{name} is defined in {', '.join(sorted(places))}"
+
+
 def main():
-    found = list(violations())
+    found = list(violations()) + list(types_defined_twice())
     for line in found:
         print(line)
     if not found:
