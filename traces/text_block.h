@@ -23,7 +23,7 @@ class TextBlock {
 
   TextBlock& operator<<(std::string_view piece) {
     if (piece.size() > kSize - used_) return append_long(piece);
-    std::memcpy(text_.get() + used_, piece.data(), piece.size());
+    if (!piece.empty()) std::memcpy(text_.get() + used_, piece.data(), piece.size());  // an empty view may point nowhere
     used_ += piece.size();
     return *this;
   }
