@@ -48,13 +48,13 @@ Heads qk_norm_forward(TemplateBuilder& builder, AttentionBlock& block) {
   const Heads heads{.query = builder.activation("query, normalised", query_shape(shape)),
                     .key = builder.activation("key, normalised", kv_shape(shape)),
                     .value = block.mixed_value};
-  Pass pass{.name = "qk norm",
-            .module = "",
-            .reads = {block.mixed_query, block.mixed_key, block.query_norm.value, block.key_norm.value},
-            .writes = {heads.query, heads.key},
-            .updates = {},
-            .holds = {},
-            .kernel = MemoryKernel::kNorm};
+  KernelPass pass{.name = "qk norm",
+                  .module = "",
+                  .reads = {block.mixed_query, block.mixed_key, block.query_norm.value, block.key_norm.value},
+                  .writes = {heads.query, heads.key},
+                  .updates = {},
+                  .holds = {},
+                  .kernel = MemoryKernel::kNorm};
   if (builder.context().framework.saves_norm_statistics) {
     block.norm_statistics = builder.add({.name = "qk norm statistics",
                                          .kind = SlotKind::kForward,
@@ -70,7 +70,7 @@ Heads qk_norm_forward(TemplateBuilder& builder, AttentionBlock& block) {
 
 // Eager rotation of x is x * cos + cat(-x2, x1) * sin: negate half, concatenate, two products, one sum. Beyond the one read and one write
 // of a fused kernel: reads 0.5 + 1 + 1 + 1 + 2 - 1 = 4.5, writes 0.5 + 1 + 1 + 1 + 1 - 1 = 3.5 of q and k.
-void eager_rotary(TemplateBuilder& builder, Pass& pass, Bytes rotated) {
+void eager_rotary(TemplateBuilder& builder, KernelPass& pass, Bytes rotated) {
   if (builder.context().framework.fused_rotary) return;
   pass.kernel = MemoryKernel::kUnfused;
   pass.further_reads = Bytes(rotated.value / 2 * 9);
@@ -84,12 +84,12 @@ Heads rotary_forward(TemplateBuilder& builder, const Heads& in) {
   const Heads heads{.query = builder.activation("query", query_shape(shape)),
                     .key = builder.activation("key", kv_shape(shape)),
                     .value = builder.activation("value", kv_shape(shape))};
-  Pass pass{.name = "rotary",
-            .module = "",
-            .reads = {in.query, in.key, in.value},
-            .writes = {heads.query, heads.key, heads.value},
-            .updates = {},
-            .holds = {}};
+  KernelPass pass{.name = "rotary",
+                  .module = "",
+                  .reads = {in.query, in.key, in.value},
+                  .writes = {heads.query, heads.key, heads.value},
+                  .updates = {},
+                  .holds = {}};
   eager_rotary(builder, pass, builder.size(heads.query) + builder.size(heads.key));
   builder.pass(kForward, std::move(pass));
   return heads;
@@ -97,7 +97,8 @@ Heads rotary_forward(TemplateBuilder& builder, const Heads& in) {
 
 SlotIndex rotary_backward(TemplateBuilder& builder, const AttentionBlock& block, QkvGradients& gradients) {
   const DeviceShape& shape = builder.shape();
-  Pass pass{.name = "rotary backward", .module = "", .reads = {gradients.query, gradients.key}, .writes = {}, .updates = {}, .holds = {}};
+  KernelPass pass{
+      .name = "rotary backward", .module = "", .reads = {gradients.query, gradients.key}, .writes = {}, .updates = {}, .holds = {}};
   eager_rotary(builder, pass, builder.size(gradients.query) + builder.size(gradients.key));
   if (!block.query_norm.present()) {
     const SlotIndex mixed = builder.gradient("qkv output gradient", {shape.tokens, mixed_width(shape)});
@@ -118,14 +119,14 @@ SlotIndex rotary_backward(TemplateBuilder& builder, const AttentionBlock& block,
 SlotIndex qk_norm_backward(TemplateBuilder& builder, const AttentionBlock& block, const QkvGradients& gradients) {
   const DeviceShape& shape = builder.shape();
   const SlotIndex mixed = builder.gradient("qkv output gradient", {shape.tokens, mixed_width(shape)});
-  Pass pass{.name = "qk norm backward",
-            .module = "",
-            .reads = {gradients.query, gradients.key, gradients.value, block.mixed_query, block.mixed_key, block.query_norm.value,
-                      block.key_norm.value},
-            .writes = {mixed},
-            .updates = {block.query_norm.gradient, block.key_norm.gradient},
-            .holds = {},
-            .kernel = MemoryKernel::kNorm};
+  KernelPass pass{.name = "qk norm backward",
+                  .module = "",
+                  .reads = {gradients.query, gradients.key, gradients.value, block.mixed_query, block.mixed_key, block.query_norm.value,
+                            block.key_norm.value},
+                  .writes = {mixed},
+                  .updates = {block.query_norm.gradient, block.key_norm.gradient},
+                  .holds = {},
+                  .kernel = MemoryKernel::kNorm};
   if (block.norm_statistics != kNoSlot) pass.reads.push_back(block.norm_statistics);
   builder.pass(kBackward, std::move(pass));
   return mixed;

@@ -40,15 +40,23 @@ void repeat_heads(TemplateBuilder& builder, CoreAttention& core) {
   core.repeated = true;
 }
 
+// The mask that the data loader made: an argument of attention, whether or not its kernel reads it. Checkpoints keep their arguments, so it
+// lives until the last run of attention.
+std::vector<SlotIndex> held_mask(TemplateBuilder& builder) {
+  const std::optional<Slot> mask = attention_mask(builder);
+  if (!mask) return {};
+  return {builder.add(*mask)};
+}
+
 void softmax_forward(TemplateBuilder& builder, CoreAttention& core, SlotIndex scores) {
   core.softmax = builder.activation("attention softmax", score_shape(builder.shape()), kCoreAttention);
-  Pass pass{.name = "attention softmax",
-            .module = kCoreAttention,
-            .reads = {scores},
-            .writes = {core.softmax},
-            .updates = {},
-            .holds = {},
-            .kernel = MemoryKernel::kSoftmax};
+  KernelPass pass{.name = "attention softmax",
+                  .module = kCoreAttention,
+                  .reads = {scores},
+                  .writes = {core.softmax},
+                  .updates = {},
+                  .holds = held_mask(builder),
+                  .kernel = MemoryKernel::kSoftmax};
   if (!builder.context().framework.fused_softmax) {
     // Eager: scale, mask fill, softmax: two more passes over the scores.
     pass.kernel = MemoryKernel::kUnfused;
@@ -63,13 +71,13 @@ SlotIndex dropout_forward(TemplateBuilder& builder, CoreAttention& core) {
   const TemplateContext& context = builder.context();
   if (context.training.dropout <= 0) return core.softmax;
   core.dropped = builder.activation("attention dropped softmax", score_shape(builder.shape()), kCoreAttention);
-  Pass pass{.name = "attention dropout",
-            .module = kCoreAttention,
-            .reads = {core.softmax},
-            .writes = {core.dropped},
-            .updates = {},
-            .holds = {},
-            .random = true};
+  KernelPass pass{.name = "attention dropout",
+                  .module = kCoreAttention,
+                  .reads = {core.softmax},
+                  .writes = {core.dropped},
+                  .updates = {},
+                  .holds = {},
+                  .random = true};
   if (context.framework.saves_dropout_masks) {
     core.mask = builder.add({.name = "attention dropout mask",
                              .kind = SlotKind::kForward,
@@ -110,22 +118,22 @@ SlotIndex score_gradient(TemplateBuilder& builder, const CoreAttention& core, Sl
   SlotIndex gradient = probability_gradient;
   if (core.dropped != kNoSlot) {
     gradient = builder.gradient("attention softmax gradient", score_shape(builder.shape()));
-    Pass pass{.name = "attention dropout backward",
-              .module = kCoreAttention,
-              .reads = {probability_gradient},
-              .writes = {gradient},
-              .updates = {},
-              .holds = {}};
+    KernelPass pass{.name = "attention dropout backward",
+                    .module = kCoreAttention,
+                    .reads = {probability_gradient},
+                    .writes = {gradient},
+                    .updates = {},
+                    .holds = {}};
     if (core.mask != kNoSlot) pass.reads.push_back(core.mask);
     builder.pass(kBackward, std::move(pass));
   }
-  Pass pass{.name = "attention softmax backward",
-            .module = kCoreAttention,
-            .reads = {core.softmax},
-            .writes = {},
-            .updates = {},
-            .holds = {},
-            .kernel = MemoryKernel::kSoftmax};
+  KernelPass pass{.name = "attention softmax backward",
+                  .module = kCoreAttention,
+                  .reads = {core.softmax},
+                  .writes = {},
+                  .updates = {},
+                  .holds = {},
+                  .kernel = MemoryKernel::kSoftmax};
   if (builder.context().framework.fused_softmax) {
     pass.updates = {gradient};  // Megatron-LM and apex: output_grads is overwritten
     builder.pass(kBackward, std::move(pass));
@@ -211,7 +219,7 @@ void kernel_forward(TemplateBuilder& builder, CoreAttention& core) {
                 .reads = {core.query, core.key, core.value},
                 .writes = {core.kernel_output},
                 .updates = {},
-                .holds = {},
+                .holds = held_mask(builder),
                 .random = context.training.dropout > 0,  // inside the kernel, from the saved seed
                 .after = {}};
   if (context.framework.saves_softmax_statistics) {
@@ -267,6 +275,18 @@ QkvGradients kernel_backward(TemplateBuilder& builder, const CoreAttention& core
 }
 
 }  // namespace
+
+std::optional<Slot> attention_mask(const TemplateBuilder& builder) {
+  const FrameworkPreset& framework = builder.context().framework;
+  const DeviceShape& shape = builder.shape();
+  if (!framework.creates_attention_mask) return std::nullopt;
+  return Slot{.name = "attention mask",
+              .kind = SlotKind::kBatch,
+              .size = {},
+              .shape = {framework.mask_per_sequence ? shape.micro_batch : 1, shape.sequence, shape.sequence},
+              .dtype = DType::kUint8,
+              .module = ""};
+}
 
 bool one_kernel(const TemplateContext& context) { return context.training.attention != AttentionKind::kUnfused; }
 

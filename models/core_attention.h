@@ -2,6 +2,8 @@
 // keeps log-sum-exps. Forward and backward. Knows neither the projections around it nor rotary embedding.
 #pragma once
 
+#include <optional>
+
 #include "models/template_builder.h"
 
 namespace stepsim {
@@ -24,6 +26,9 @@ struct QkvGradients {
   SlotIndex query = kNoSlot, key = kNoSlot, value = kNoSlot, joint = kNoSlot;
 };
 QkvGradients core_attention_backward(TemplateBuilder&, const CoreAttention&, SlotIndex output_gradient, SlotIndex joint);
+
+// The data loader's mask as a slot of the batch; none where the framework makes none.
+std::optional<Slot> attention_mask(const TemplateBuilder&);
 
 // Whether the backward kernel can write a joint buffer.
 bool one_kernel(const TemplateContext&);

@@ -65,12 +65,12 @@ CrossEntropy plain_forward(TemplateBuilder& builder, SlotIndex logits, SlotIndex
 
   const SlotIndex predicted = token_slot(builder, "predicted logit", DType::kFp32);
   const SlotIndex denominator = token_slot(builder, "softmax denominator", DType::kFp32);
-  Pass numerator{.name = "softmax numerator",
-                 .module = "",
-                 .reads = {maximum, loss.target_mask, loss.masked_target},
-                 .writes = {predicted, denominator},
-                 .updates = {},
-                 .holds = {logits}};
+  KernelPass numerator{.name = "softmax numerator",
+                       .module = "",
+                       .reads = {maximum, loss.target_mask, loss.masked_target},
+                       .writes = {predicted, denominator},
+                       .updates = {},
+                       .holds = {logits}};
   if (in_place(builder)) {
     // Three kernels: subtract, exponential, sum: beyond the first one's read and write, two reads and a write.
     loss.saved = work;
@@ -207,12 +207,12 @@ SlotIndex cross_entropy_backward(TemplateBuilder& builder, const CrossEntropy& l
     return loss.saved;
   }
   SlotIndex gradient = loss.saved;
-  Pass pass{.name = "cross entropy backward",
-            .module = "",
-            .reads = {loss.target_mask, loss.masked_target},
-            .writes = {},
-            .updates = {},
-            .holds = {}};
+  KernelPass pass{.name = "cross entropy backward",
+                  .module = "",
+                  .reads = {loss.target_mask, loss.masked_target},
+                  .writes = {},
+                  .updates = {},
+                  .holds = {}};
   if (in_place(builder)) {
     pass.updates = {gradient};
   } else {

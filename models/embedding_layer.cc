@@ -83,7 +83,7 @@ void dropout_forward(TemplateBuilder& builder, Embedding& embedding, SlotIndex r
   embedding.output = rows;
   if (context.training.dropout <= 0) return;
   embedding.output = builder.activation("output", {shape.local_tokens, shape.hidden});
-  Pass pass{
+  KernelPass pass{
       .name = "embedding dropout", .module = "", .reads = {rows}, .writes = {embedding.output}, .updates = {}, .holds = {}, .random = true};
   if (context.framework.saves_dropout_masks) {
     embedding.mask = builder.add({.name = "embedding dropout mask",
@@ -101,12 +101,12 @@ SlotIndex dropout_backward(TemplateBuilder& builder, const Embedding& embedding)
   const DeviceShape& shape = builder.shape();
   if (builder.context().training.dropout <= 0) return embedding.output_gradient;
   const SlotIndex gradient = builder.gradient("embedding gradient", {shape.local_tokens, shape.hidden});
-  Pass pass{.name = "embedding dropout backward",
-            .module = "",
-            .reads = {embedding.output_gradient},
-            .writes = {gradient},
-            .updates = {},
-            .holds = {}};
+  KernelPass pass{.name = "embedding dropout backward",
+                  .module = "",
+                  .reads = {embedding.output_gradient},
+                  .writes = {gradient},
+                  .updates = {},
+                  .holds = {}};
   if (embedding.mask != kNoSlot) pass.reads.push_back(embedding.mask);
   builder.pass(kBackward, std::move(pass));
   return gradient;

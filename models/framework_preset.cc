@@ -4,9 +4,13 @@
 #include <span>
 
 #include "models/framework.pb.h"
+#include "models/resident_storages.h"
+#include "models/template_builder.h"
+#include "models/training_recipe.h"
 #include "schema/embedded_files.h"
 #include "schema/nearest_name.h"
 #include "schema/read_message.h"
+#include "sim/check.h"
 #include "sim/input_error.h"
 
 namespace stepsim {
@@ -35,7 +39,31 @@ static void require_fields(const files::Framework& message, const std::string& f
       {"vocab_multiple", message.has_vocab_multiple()},
       {"loss_in_place", message.has_loss_in_place()},
       {"logits_fp32", message.has_logits_fp32()},
-      {"host_issue", message.has_host_issue()}};
+      {"host_issue", message.has_host_issue()},
+      {"point_to_point", message.has_point_to_point()},
+      {"point_to_point_interleaved", message.has_point_to_point_interleaved()},
+      {"deallocates_pipeline_outputs", message.has_deallocates_pipeline_outputs()},
+      {"scatters_pipeline_messages", message.has_scatters_pipeline_messages()},
+      {"waits_after_exchange", message.has_waits_after_exchange()},
+      {"overlaps_gradient_reduce", message.has_overlaps_gradient_reduce()},
+      {"overlaps_weight_gather", message.has_overlaps_weight_gather()},
+      {"bucket_parameters", message.has_bucket_parameters()},
+      {"bucket_parameters_per_rank", message.has_bucket_parameters_per_rank()},
+      {"reduce_bits", message.has_reduce_bits()},
+      {"reduce_every_micro_batch", message.has_reduce_every_micro_batch()},
+      {"reshard_after_forward", message.has_reshard_after_forward()},
+      {"prefetch_forward", message.has_prefetch_forward()},
+      {"prefetch_backward", message.has_prefetch_backward()},
+      {"gather_limit", message.has_gather_limit()},
+      {"copies_out_of_gathers", message.has_copies_out_of_gathers()},
+      {"frees_gathers_by_event", message.has_frees_gathers_by_event()},
+      {"copies_updated_weights", message.has_copies_updated_weights()},
+      {"always_clips", message.has_always_clips()},
+      {"reads_gradient_norm", message.has_reads_gradient_norm()},
+      {"creates_attention_mask", message.has_creates_attention_mask()},
+      {"mask_per_sequence", message.has_mask_per_sequence()},
+      {"keeps_last_layer_gathered", message.has_keeps_last_layer_gathered()},
+      {"root_holds_ends", message.has_root_holds_ends()}};
   for (const auto& [field, present] : required) {
     if (!present) throw InputError({file, 1, 1}, std::string("found no ") + field + ", wanted a framework with it");
   }
@@ -51,6 +79,22 @@ static void check_values(const files::Framework& message, const std::string& tex
   if (message.vocab_multiple() < 1 || message.vocab_multiple() > kMostMultiple) {
     refuse("vocab_multiple", message.vocab_multiple(), "a whole number from 1 to 1048576");
   }
+  constexpr std::int64_t kMostBucket = std::int64_t{1} << 40;  // parameters
+  for (const auto& [field, value] : {std::pair("bucket_parameters", message.bucket_parameters()),
+                                     std::pair("bucket_parameters_per_rank", message.bucket_parameters_per_rank())}) {
+    if (value < 0 || value > kMostBucket) refuse(field, value, "a whole number from 0 to 2^40");
+  }
+  if (message.reduce_bits() != 16 && message.reduce_bits() != 32) refuse("reduce_bits", message.reduce_bits(), "16 or 32");
+  if (message.gather_limit() < 0 || message.gather_limit() > 1000)
+    refuse("gather_limit", message.gather_limit(), "a number from 0 to 1000");
+}
+
+static PointToPoint parse_point_to_point(const std::string& value, const char* field, const std::string& text, const std::string& file) {
+  for (const PointToPoint each : {PointToPoint::kBlocking, PointToPoint::kBatched, PointToPoint::kOverlapped}) {
+    if (value == point_to_point_name(each)) return each;
+  }
+  throw InputError(locate_field(text, file, field),
+                   "found " + std::string(field) + " \"" + value + "\", wanted blocking, batched or overlapped");
 }
 
 FrameworkPreset parse_framework(const std::string& text, const std::string& file) {
@@ -81,7 +125,66 @@ FrameworkPreset parse_framework(const std::string& text, const std::string& file
   preset.loss_in_place = message.loss_in_place();
   preset.logits_fp32 = message.logits_fp32();
   preset.host_issue = message.host_issue();
+  preset.point_to_point = parse_point_to_point(message.point_to_point(), "point_to_point", text, file);
+  preset.point_to_point_interleaved = parse_point_to_point(message.point_to_point_interleaved(), "point_to_point_interleaved", text, file);
+  preset.deallocates_pipeline_outputs = message.deallocates_pipeline_outputs();
+  preset.scatters_pipeline_messages = message.scatters_pipeline_messages();
+  preset.waits_after_exchange = message.waits_after_exchange();
+  preset.overlaps_gradient_reduce = message.overlaps_gradient_reduce();
+  preset.overlaps_weight_gather = message.overlaps_weight_gather();
+  preset.bucket_parameters = message.bucket_parameters();
+  preset.bucket_parameters_per_rank = message.bucket_parameters_per_rank();
+  preset.reduce_bits = message.reduce_bits();
+  preset.reduce_every_micro_batch = message.reduce_every_micro_batch();
+  preset.reshard_after_forward = message.reshard_after_forward();
+  preset.prefetch_forward = message.prefetch_forward();
+  preset.prefetch_backward = message.prefetch_backward();
+  preset.gather_limit = message.gather_limit();
+  preset.copies_out_of_gathers = message.copies_out_of_gathers();
+  preset.frees_gathers_by_event = message.frees_gathers_by_event();
+  preset.copies_updated_weights = message.copies_updated_weights();
+  preset.always_clips = message.always_clips();
+  preset.reads_gradient_norm = message.reads_gradient_norm();
+  preset.creates_attention_mask = message.creates_attention_mask();
+  preset.mask_per_sequence = message.mask_per_sequence();
+  preset.keeps_last_layer_gathered = message.keeps_last_layer_gathered();
+  preset.root_holds_ends = message.root_holds_ends();
   return preset;
+}
+
+static PointToPoint preset_point_to_point(const ParallelLayout& parallel, const FrameworkPreset& framework) {
+  switch (parallel.schedule) {
+    case PipelineKind::kGPipe:
+    case PipelineKind::k1F1B:
+      return framework.point_to_point;
+    case PipelineKind::kInterleaved:
+      return framework.point_to_point_interleaved;
+    case PipelineKind::kZbH1:
+      return PointToPoint::kOverlapped;  // sail-sg/zero-bubble-pipeline-parallelism: sends and receives beside compute
+  }
+  check_failed("pipeline kind", __FILE__, __LINE__);
+}
+
+ParallelLayout with_preset(const ParallelLayout& given, const TrainingRecipe& training, const FrameworkPreset& framework) {
+  ParallelLayout parallel = given;
+  const auto decide = [](auto& value, auto preset) {
+    if (!value) value = preset;
+  };
+  decide(parallel.point_to_point, preset_point_to_point(parallel, framework));
+  decide(parallel.deallocate_outputs, framework.deallocates_pipeline_outputs);
+  decide(parallel.overlap_gradient_reduce, framework.overlaps_gradient_reduce);
+  decide(parallel.overlap_weight_gather, framework.overlaps_weight_gather);
+  const DType own = framework.reduce_bits == 32 ? DType::kFp32 : compute_dtype(training.precision);
+  decide(parallel.reduce_dtype, parallel.zero >= 2 ? own : *with_gradient_dtype(training, parallel, framework).gradient_dtype);
+  const std::int64_t per_rank = framework.bucket_parameters_per_rank * parallel.data;
+  const std::int64_t parameters = framework.bucket_parameters == 0 ? 0 : std::max(framework.bucket_parameters, per_rank);
+  decide(parallel.bucket, size_of(parameters, *parallel.reduce_dtype));
+  decide(parallel.reduce_every_micro_batch, framework.reduce_every_micro_batch);
+  decide(parallel.reshard_after_forward, framework.reshard_after_forward);
+  decide(parallel.prefetch_forward, framework.prefetch_forward);
+  decide(parallel.prefetch_backward, framework.prefetch_backward);
+  decide(parallel.gather_limit, framework.gather_limit);
+  return parallel;
 }
 
 std::vector<std::string> framework_names() {

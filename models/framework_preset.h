@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "models/pipeline_program.h"
+#include "models/training_recipe.h"
 #include "sim/op_work.h"
 
 namespace stepsim {
@@ -16,6 +18,8 @@ struct FrameworkPreset {
   bool saves_norm_statistics = false;    // rstd (and mean), fp32 per token: real kernels do, the 2205.05198 accounting does not
   bool saves_softmax_statistics = true;  // flash attention's log-sum-exp, fp32 per head and query
   bool saves_dropout_masks = true;       // 1 byte per element (hidden dropout); false: regenerated from the seed
+  bool creates_attention_mask = false;   // the data loader makes a boolean mask of sequence x sequence that the layers hold
+  bool mask_per_sequence = false;        // one for each sequence of a micro-batch, not one for all
   bool shares_attention_output = true;   // attention's saved output and the projection's saved input are one storage
   // Kernels
   bool fused_softmax = true;  // scale+mask+softmax in one kernel
@@ -36,6 +40,31 @@ struct FrameworkPreset {
   // Loss
   bool loss_in_place = true;  // fp32 copy of the logits worked on in place: 3 Lg, not 5 Lg
   bool logits_fp32 = true;
+  // Pipeline
+  PointToPoint point_to_point = PointToPoint::kBatched;                 // gpipe, 1f1b
+  PointToPoint point_to_point_interleaved = PointToPoint::kOverlapped;  // interleaved
+  bool deallocates_pipeline_outputs = true;                             // an output's bytes are freed once it is sent
+  bool scatters_pipeline_messages = false;  // without sequence parallelism each tensor-parallel rank sends its part, gathered on arrival
+  bool waits_after_exchange = true;         // the host waits for the device after each exchange that does not overlap
+  // Data parallelism
+  bool overlaps_gradient_reduce = false;        // beside the last backward pass, bucket by bucket
+  bool overlaps_weight_gather = false;          // sharded optimizer: beside the next forward pass
+  std::int64_t bucket_parameters = 0;           // least size of a bucket; 0: one bucket
+  std::int64_t bucket_parameters_per_rank = 0;  // or this many a data-parallel rank, if that is more
+  std::int32_t reduce_bits = 32;                // of gradients in collectives, where they are not reduced in place
+  // Sharded gradients and weights (ZeRO 2 and 3)
+  bool reduce_every_micro_batch = true;
+  bool reshard_after_forward = true;
+  bool prefetch_forward = false, prefetch_backward = true;
+  std::int32_t gather_limit = 2;          // units gathered ahead before the host waits; 0: none
+  bool keeps_last_layer_gathered = true;  // after forward: its backward comes next
+  bool root_holds_ends = true;            // embedding and head are one unit: gathered for the whole pass, reduced at its end
+  bool copies_out_of_gathers = true;      // each weight is copied out of the gathered buffer, each gradient into the reduced one
+  bool frees_gathers_by_event = false;    // record_stream: a buffer is free when the device has passed its last use
+  // Optimizer
+  bool copies_updated_weights = false;  // fp32 master weights to 16-bit ones in a kernel of its own
+  bool always_clips = false;            // gradients are scaled whatever their norm is
+  bool reads_gradient_norm = true;      // the host waits for the norm before it launches the update
   // Host
   bool host_issue = true;  // launches cost host time
   // Workspace bytes that live all step (cuBLAS, ...), by compute capability class, are facts of the machine + library: see hardware.

@@ -1,90 +1,133 @@
 #include "models/micro_batch_script.h"
 
 #include <algorithm>
-#include <limits>
 
+#include "models/script_writer.h"
+#include "models/sharded_runs.h"
 #include "sim/check.h"
 
 namespace stepsim {
 
 namespace {
 
-constexpr std::int32_t kNoStorage = std::numeric_limits<std::int32_t>::max();  // a dropped storage's code
-
 std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
 std::size_t at(OperandPlace place) { return static_cast<std::size_t>(place); }
+std::size_t at(PassKind kind) { return static_cast<std::size_t>(kind); }
 
 // The embedding, a layer or the head.
 struct Unit {
   const TemplateStamp* stamp = nullptr;
   std::int32_t number = 0;
   std::int32_t layer = -1;
-  std::array<std::size_t, kPlacesPerMicroBatch> base{};                 // into the cells, by place
-  std::array<std::int32_t, kPlaces - kPlacesPerMicroBatch> resident{};  // codes, by place
-  std::size_t first_forward = 0, first_backward = 0;                    // of its ops among all units'
+  std::array<std::size_t, kPlacesPerMicroBatch> base{};  // into the cells, by place
+  std::int32_t tied = 0;                                 // the unit whose table a tied head uses
+  std::size_t first_forward = 0, first_backward = 0;     // of its ops among all units'
 };
 
-class ScriptWriter {
- public:
-  ScriptWriter(const ScriptStamps& stamps, std::int64_t layers, const ResidentStorages& residents, const StepFrame& frame)
-      : stamps_(stamps), layers_(static_cast<std::int32_t>(layers)), frame_(frame) {
-    add_units(residents);
-    for (std::size_t tensor = 0; tensor < stamps.batch.size(); ++tensor) {
-      cells_[batch_base_ + tensor] = add_storage({.size = stamps.batch[tensor].size,
-                                                  .role = frame.outside_layers,
-                                                  .name = {},
-                                                  .unit = -1,
-                                                  .slot = static_cast<SlotIndex>(tensor)});
-    }
-  }
+// Consecutive steps of one unit.
+struct UnitRun {
+  std::int32_t unit = 0;
+  std::vector<PlanStep> steps;
+};
 
-  void run_all(std::int32_t unit, Phase phase) {
-    const TemplateStamp& stamp = *units_[at(unit)].stamp;
-    const std::size_t ops = (phase == Phase::kForward ? stamp.forward : stamp.backward).size();
-    for (std::size_t op = 0; op < ops; ++op) run(units_[at(unit)], static_cast<std::int32_t>(op), phase);
-  }
-
-  void replay(const std::vector<PlanStep>& steps) {
-    for (const PlanStep& step : steps) {
-      Unit& unit = units_[at(step.layer) + 1];
-      if (step.verb == PlanVerb::kDrop) {
-        cells_[cell(unit, unit.stamp->roots[at(step.first)])] = kNoStorage;
-        continue;
+// Backward ops of a template that only weight gradients depend on: they may run later, in a pass of their own.
+std::vector<bool> weight_gradient_ops(const TemplateStamp& stamp) {
+  const LayerTemplate& source = *stamp.source;
+  std::vector<bool> needed(source.slots.size(), false);  // by root: read by an op that stays
+  if (source.input_gradient != kNoSlot) needed[at(stamp.table.root[at(source.input_gradient)])] = true;
+  std::vector<bool> deferred(source.backward.size(), false);
+  for (std::size_t i = source.backward.size(); i-- > 0;) {
+    const TemplateOp& op = source.backward[i];
+    bool only_gradients = true;
+    for (const auto* slots : {&op.writes, &op.updates}) {
+      for (const SlotIndex slot : *slots) {
+        const bool gradient = source.slots[at(slot)].kind == SlotKind::kWeightGradient;
+        only_gradients = only_gradients && (gradient || !needed[at(stamp.table.root[at(slot)])]);
       }
-      const Phase phase = step.verb == PlanVerb::kBackward ? Phase::kBackward : step.again ? Phase::kRecompute : Phase::kForward;
-      for (std::int32_t op = step.first; op <= step.last; ++op) run(unit, op, phase);
+    }
+    deferred[i] = only_gradients;
+    if (only_gradients) continue;
+    for (const auto* slots : {&op.reads, &op.updates, &op.holds}) {
+      for (const SlotIndex slot : *slots) needed[at(stamp.table.root[at(slot)])] = true;
     }
   }
+  return deferred;
+}
 
-  std::int32_t head() const { return layers_ + 1; }
+class PlanReplay {
+ public:
+  PlanReplay(OpGraphBuilder& builder, const ChunkStamps& stamps, std::span<const UnitResidents> residents, const StepLabels& labels,
+             const ScriptOptions& options)
+      : builder_(builder), stamps_(stamps), residents_(residents), labels_(labels), options_(options) {
+    add_units();
+    add_batch();
+    add_arrivals();
+    if (options.sharding != nullptr) shards_.emplace(*options.sharding, writer_, labels, residents);
+  }
+
+  void forward(const PlacementPlan& plan) {
+    std::vector<UnitRun> runs;
+    if (stamps_.embedding != nullptr) runs.push_back(whole(0, PlanVerb::kForward));
+    split(plan.forward, runs);
+    if (stamps_.head != nullptr) runs.push_back(whole(last_unit(), PlanVerb::kForward));
+    run_pass(runs, PassKind::kForward);
+  }
+
+  void backward(const PlacementPlan& plan) {
+    std::vector<UnitRun> runs;
+    if (stamps_.head != nullptr) runs.push_back(whole(last_unit(), PlanVerb::kBackward));
+    split(plan.backward, runs);
+    if (stamps_.embedding != nullptr) runs.push_back(whole(0, PlanVerb::kBackward));
+    run_pass(runs, PassKind::kBackward);
+  }
+
+  // What run_pass left out, in the same order.
+  void weight_gradients() {
+    MicroBatchScript& script = writer_.script();
+    deferring_ = false;
+    for (const auto& [unit, op] : deferred_ops_) run(units_[at(unit)], op, Phase::kBackward);
+    STEPSIM_CHECK(next_bucket_ == options_.buckets.size());
+    script.pass_end[at(PassKind::kWeight)] = writer_.next_op();
+  }
 
   MicroBatchScript finish() && {
-    for (ScriptStorage& storage : script_.storages) label_storage(storage);
-    return std::move(script_);
+    MicroBatchScript& script = writer_.script();
+    if (stamps_.head == nullptr) {
+      script.output = output_;
+      script.output_op = output_op_;
+    }
+    if (stamps_.embedding == nullptr) {
+      script.input_gradient = cells_[units_.front().base[at(OperandPlace::kInputGradient)]];
+      script.input_gradient_op = writer_.last_writer(script.input_gradient);
+    }
+    for (ScriptStorage& storage : script.storages) label_storage(storage);
+    return std::move(script);
   }
 
  private:
-  // Cells hold the current storage code of: the units' own roots, the outputs between units (0 the embedding's), their gradients, the
+  // Cells hold the current storage code of: the units' own roots, the outputs between units (0 the chunk's input), their gradients, the
   // batch.
-  void add_units(const ResidentStorages& residents) {
-    const std::size_t units = at(layers_) + 2;
-    STEPSIM_CHECK(residents.units.size() == units);
+  void add_units() {
+    const std::size_t units = stamps_.units();
+    STEPSIM_CHECK(residents_.size() == units);
     std::size_t own = 0, forward = 0, backward = 0;
     units_.resize(units);
+    const std::size_t first_layer = stamps_.embedding != nullptr ? 1 : 0;
     for (std::size_t number = 0; number < units; ++number) {
       Unit& unit = units_[number];
-      unit.stamp = number == 0 ? &stamps_.embedding : number + 1 == units ? &stamps_.head : &stamps_.layer;
+      unit.stamp = &stamps_.unit(number);
       unit.number = static_cast<std::int32_t>(number);
-      unit.layer = number == 0 || number + 1 == units ? -1 : unit.number - 1;
+      const bool inner = number >= first_layer && number - first_layer < static_cast<std::size_t>(stamps_.layers);
+      unit.layer = inner ? static_cast<std::int32_t>(stamps_.first_layer) + static_cast<std::int32_t>(number - first_layer) : -1;
       unit.base[at(OperandPlace::kOwn)] = own;
       unit.first_forward = forward;
       unit.first_backward = backward;
       own += unit.stamp->roots.size();
       forward += unit.stamp->forward.size();
       backward += unit.stamp->backward.size();
-      const UnitResidents& mine = residents.units[number];
-      const UnitResidents& embedding = residents.units.front();
-      unit.resident = {~mine.weights.index, ~mine.gradients.index, ~embedding.weights.index, ~embedding.gradients.index};
+      const bool sharded = options_.sharding != nullptr;
+      weights_.push_back(code_of_resident(sharded && options_.sharding->weights ? StorageId{} : residents_[number].weights));
+      gradients_.push_back(code_of_resident(sharded ? residents_[number].unsharded_gradients : residents_[number].gradients));
     }
     const std::size_t outputs = own, gradients = outputs + units + 1;
     batch_base_ = gradients + units + 1;
@@ -96,51 +139,214 @@ class ScriptWriter {
       unit.base[at(OperandPlace::kOutputGradient)] = gradients + number + 1;
       unit.base[at(OperandPlace::kBatch)] = batch_base_;
     }
-    cells_.assign(batch_base_ + stamps_.batch.size(), kNoStorage);
-    script_.ops.reserve(forward + backward);
-    script_.storages.reserve(own);
+    cells_.assign(batch_base_ + stamps_.batch.size(), kNoCode);
+    writer_.script().ops.reserve(forward + backward);
+    writer_.script().storages.reserve(own);
     first_run_.assign(forward, -1);
     last_forward_.assign(forward, -1);
     last_backward_.assign(backward, -1);
+    if (options_.defers_weight_gradients) {
+      // Only linear layers are put off (sail-sg/zero-bubble-pipeline-parallelism, WeightGradStore); the embedding has none.
+      for (const Unit& unit : units_) {
+        const bool embedding = unit.number == 0 && stamps_.embedding != nullptr;
+        deferrable_.push_back(embedding ? std::vector<bool>(unit.stamp->backward.size(), false) : weight_gradient_ops(*unit.stamp));
+      }
+    }
   }
+
+  // Tensors of the batch that the chunk's templates name.
+  void add_batch() {
+    std::vector<bool> used(stamps_.batch.size(), false);
+    for (const Unit& unit : units_) {
+      for (const StampOperand& root : unit.stamp->roots) {
+        if (root.place == OperandPlace::kBatch && root.size.value > 0) used[at(root.index)] = true;
+      }
+    }
+    for (std::size_t tensor = 0; tensor < stamps_.batch.size(); ++tensor) {
+      if (!used[tensor]) continue;
+      cells_[batch_base_ + tensor] = writer_.add_storage({.size = stamps_.batch[tensor].size,
+                                                          .role = labels_.outside_layers,
+                                                          .name = stamps_.batch[tensor].label,
+                                                          .unit = -1,
+                                                          .slot = static_cast<SlotIndex>(tensor)});
+    }
+  }
+
+  // Storages that transfers write: the first unit's input, the last one's output gradient; parts of them where an all-gather joins them.
+  void add_arrivals() {
+    MicroBatchScript& script = writer_.script();
+    if (stamps_.embedding == nullptr) {
+      const Unit& first = units_.front();
+      const SlotIndex slot = first.stamp->table.input;
+      const std::int32_t code = writer_.add_storage(
+          {.size = first.stamp->source->slots[at(slot)].size, .role = {}, .name = {}, .layer = first.layer, .unit = 0, .slot = slot});
+      cells_[first.base[at(OperandPlace::kInput)]] = code;
+      script.input = arrival(code, ScriptWriter::Arrival::kInput);
+    }
+    if (stamps_.head != nullptr) return;
+    const Unit& last = units_.back();
+    const SlotIndex slot = last.stamp->table.root[at(last.stamp->source->output_gradient)];
+    const std::int32_t code = writer_.add_storage({.size = last.stamp->source->slots[at(slot)].size,
+                                                   .role = labels_.role(Role::kActivationGradients),
+                                                   .name = last.stamp->names[at(slot)],
+                                                   .layer = last.layer,
+                                                   .unit = kUnlabelled});
+    cells_[last.base[at(OperandPlace::kOutputGradient)]] = code;
+    script.gradient = arrival(code, ScriptWriter::Arrival::kGradient);
+  }
+
+  std::int32_t arrival(std::int32_t code, ScriptWriter::Arrival by) {
+    std::int32_t received = code;
+    if (options_.input_gather) {
+      received = writer_.add_storage({.size = Bytes(writer_.size(code).value / options_.input_gather->ranks),
+                                      .role = labels_.role(Role::kCommunication),
+                                      .name = builder_.label("received part"),
+                                      .unit = kUnlabelled});
+      whole_of_[static_cast<std::size_t>(by)] = code;
+    }
+    writer_.arrives(received, by);
+    return received;
+  }
+
+  // The all-gather of a received part.
+  void join_parts(ScriptWriter::Arrival by, std::int32_t part, Phase phase) {
+    const std::int32_t whole = whole_of_[static_cast<std::size_t>(by)];
+    if (!options_.input_gather || part < 0) return;
+    Collective work = *options_.input_gather;
+    work.message = writer_.size(whole);
+    const bool forward = by == ScriptWriter::Arrival::kInput;
+    writer_.begin({.work = builder_.work(work),
+                   .kind = builder_.label(forward ? "pipeline input all-gather" : "pipeline gradient all-gather",
+                                          static_cast<std::int32_t>(Group::kTensor)),
+                   .phase = phase,
+                   .stream = PassStream::kTensor,
+                   .queued = true,
+                   .layer = -1});
+    writer_.read(part, Bytes(0), writer_.size(part));
+    writer_.write(whole, Bytes(0), writer_.size(whole));
+    writer_.end();
+  }
+
+  std::int32_t last_unit() const { return static_cast<std::int32_t>(units_.size()) - 1; }
+
+  UnitRun whole(std::int32_t unit, PlanVerb verb) const {
+    const TemplateStamp& stamp = *units_[at(unit)].stamp;
+    const std::size_t ops = (verb == PlanVerb::kForward ? stamp.forward : stamp.backward).size();
+    UnitRun run{.unit = unit, .steps = {}};
+    if (ops > 0) run.steps.push_back({.verb = verb, .layer = 0, .first = 0, .last = static_cast<std::int32_t>(ops) - 1});
+    return run;
+  }
+
+  void split(const std::vector<PlanStep>& steps, std::vector<UnitRun>& runs) const {
+    const std::int32_t first_layer = stamps_.embedding != nullptr ? 1 : 0;
+    for (const PlanStep& step : steps) {
+      const std::int32_t unit = step.layer + first_layer;
+      if (runs.empty() || runs.back().unit != unit) runs.push_back({.unit = unit, .steps = {}});
+      runs.back().steps.push_back(step);
+    }
+  }
+
+  void run_pass(const std::vector<UnitRun>& runs, PassKind pass) {
+    MicroBatchScript& script = writer_.script();
+    const bool backward = pass == PassKind::kBackward;
+    deferring_ = backward && options_.defers_weight_gradients;
+    if (backward) {
+      join_parts(ScriptWriter::Arrival::kGradient, script.gradient, Phase::kBackward);
+    } else {
+      join_parts(ScriptWriter::Arrival::kInput, script.input, Phase::kForward);
+    }
+    if (shards_) shards_->begin_pass(pass, units_of(runs));
+    for (std::size_t index = 0; index < runs.size(); ++index) {
+      if (pass == PassKind::kForward) {
+        script.forward_units.push_back(runs[index].unit);
+        script.forward_begins.push_back(writer_.next_op());
+      }
+      if (shards_) shards_->before_run(index, weights_, gradients_);
+      replay(runs[index]);
+      script.unit_ends[at(pass)].push_back(writer_.last_compute_op());
+      if (shards_) shards_->after_run(index, weights_, gradients_, options_.reduces);
+    }
+    // schedules.py backward_step: its caller holds the output until it returns.
+    if (backward && options_.keeps_output && stamps_.head == nullptr) writer_.hold_by_last(output_);
+    script.pass_end[at(pass)] = writer_.next_op();
+    if (pass != PassKind::kForward) return;
+    // The caller holds the batch until its forward pass returns (Megatron-LM forward_step, and every training loop like it).
+    for (std::size_t tensor = 0; tensor < stamps_.batch.size(); ++tensor) {
+      const std::int32_t code = cells_[batch_base_ + tensor];
+      if (code != kNoCode && writer_.next_op() > 0) writer_.hold_by_last(code);
+    }
+    if (stamps_.head != nullptr) return;
+    output_ = cells_[units_.back().base[at(OperandPlace::kOutput)]];
+    output_op_ = writer_.last_writer(output_);
+  }
+
+  static std::vector<std::int32_t> units_of(const std::vector<UnitRun>& runs) {
+    std::vector<std::int32_t> units;
+    for (const UnitRun& run : runs) units.push_back(run.unit);
+    return units;
+  }
+
+  void replay(const UnitRun& unit_run) {
+    Unit& unit = units_[at(unit_run.unit)];
+    for (const PlanStep& step : unit_run.steps) {
+      if (step.verb == PlanVerb::kDrop) {
+        cells_[cell(unit, unit.stamp->roots[at(step.first)])] = kNoCode;
+        continue;
+      }
+      const Phase phase = step.verb == PlanVerb::kBackward ? Phase::kBackward : step.again ? Phase::kRecompute : Phase::kForward;
+      for (std::int32_t op = step.first; op <= step.last; ++op) {
+        if (deferring_ && phase == Phase::kBackward && deferrable_[at(unit.number)][at(op)]) {
+          deferred_ops_.emplace_back(unit.number, op);
+        } else {
+          run(unit, op, phase);
+        }
+      }
+    }
+  }
+
+  static std::int32_t code_of_resident(StorageId storage) { return storage.valid() ? ~storage.index : kNoCode; }
 
   static std::size_t cell(const Unit& unit, const StampOperand& operand) { return unit.base[at(operand.place)] + at(operand.index); }
-  static bool is_resident(const StampOperand& operand) { return at(operand.place) >= kPlacesPerMicroBatch; }
-
-  std::int32_t add_storage(const ScriptStorage& storage) {
-    STEPSIM_CHECK(script_.storages.size() < at(kNoStorage));
-    script_.storages.push_back(storage);
-    use_.push_back({});
-    return static_cast<std::int32_t>(script_.storages.size()) - 1;
-  }
 
   // The code of an operand that must be there. In a re-run, a fresh copy of a kept storage stands for it.
   std::int32_t code_of(const Unit& unit, const StampOperand& operand, Phase phase) const {
-    if (is_resident(operand)) return unit.resident[at(operand.place) - kPlacesPerMicroBatch];
+    switch (operand.place) {
+      case OperandPlace::kWeights:
+        return weights_[at(unit.number)];
+      case OperandPlace::kWeightGradients:
+        return gradients_[at(unit.number)];
+      case OperandPlace::kTiedWeights:
+        return weights_.front();
+      case OperandPlace::kTiedWeightGradients:
+        return gradients_.front();
+      default:
+        break;
+    }
     const std::size_t place = cell(unit, operand);
     if (phase == Phase::kRecompute) {
       for (auto copy = copies_.rbegin(); copy != copies_.rend(); ++copy) {
         if (copy->first == place) return copy->second;
       }
     }
-    STEPSIM_CHECK(cells_[place] != kNoStorage);
+    STEPSIM_CHECK(cells_[place] != kNoCode);
     return cells_[place];
   }
 
-  std::int32_t claim(const Unit& unit, const StampOperand& operand, const TemplateStamp& stamp, Phase phase) {
+  std::int32_t claim(const Unit& unit, const StampOperand& operand, Phase phase) {
+    const TemplateStamp& stamp = *unit.stamp;
     const std::size_t place = cell(unit, operand);
     SlotIndex slot = operand.index;
     if (operand.place == OperandPlace::kOutput) slot = stamp.table.output;
     if (operand.place == OperandPlace::kInputGradient) slot = stamp.table.root[at(stamp.source->input_gradient)];
     const bool again = phase == Phase::kRecompute;
-    const std::int32_t code = add_storage({.size = stamp.source->slots[at(slot)].size,
-                                           .role = {},
-                                           .name = {},
-                                           .layer = unit.layer,
-                                           .unit = unit.number,
-                                           .slot = slot,
-                                           .made_again = again});
-    if (again && cells_[place] != kNoStorage) {
+    const std::int32_t code = writer_.add_storage({.size = stamp.source->slots[at(slot)].size,
+                                                   .role = {},
+                                                   .name = {},
+                                                   .layer = unit.layer,
+                                                   .unit = unit.number,
+                                                   .slot = slot,
+                                                   .made_again = again});
+    if (again && cells_[place] != kNoCode) {
       copies_.emplace_back(place, code);  // not dropped: backward goes on reading the kept one
     } else {
       cells_[place] = code;
@@ -149,130 +355,105 @@ class ScriptWriter {
   }
 
   void run(const Unit& unit, std::int32_t index, Phase phase) {
-    const TemplateStamp& stamp = *unit.stamp;
     const bool backward = phase == Phase::kBackward;
-    const StampOp& source = (backward ? stamp.backward : stamp.forward)[at(index)];
+    const StampOp& source = (backward ? unit.stamp->backward : unit.stamp->forward)[at(index)];
     if (backward) copies_.clear();
-    op_ = static_cast<std::int32_t>(script_.ops.size());
-    ScriptOp op{.work = source.work,
-                .kind = source.kind,
-                .phase = phase,
-                .on_tensor_stream = source.on_tensor_stream,
-                .queued = source.queued,
-                .layer = unit.layer};
-    waits_for_ = -1;
-    if (op_ == 0) claim_batch();
-    for (const StampOperand& operand : source.reads) read(code_of(unit, operand, phase), operand, op);
+    const std::int32_t number = writer_.begin({.work = source.work,
+                                               .kind = source.kind,
+                                               .phase = phase,
+                                               .stream = source.on_tensor_stream ? PassStream::kTensor : PassStream::kCompute,
+                                               .queued = source.queued,
+                                               .layer = unit.layer});
+    if (phase == Phase::kForward && !batch_claimed_) claim_batch();
+    for (const StampOperand& operand : source.reads) writer_.read(code_of(unit, operand, phase), operand.offset, operand.size);
     for (const StampOperand& operand : source.updates) {
       const std::int32_t code = code_of(unit, operand, phase);
-      read(code, operand, op);
-      write(code, operand, op);
+      writer_.read(code, operand.offset, operand.size);
+      write(code, operand);
     }
     for (const StampOperand& operand : source.writes) {
-      write(operand.claims ? claim(unit, operand, stamp, phase) : code_of(unit, operand, phase), operand, op);
+      write(operand.claims ? claim(unit, operand, phase) : code_of(unit, operand, phase), operand);
     }
-    for (const StampOperand& operand : source.holds) {
-      const std::int32_t code = code_of(unit, operand, phase);
-      note_use(code, phase);
-      script_.holds.push_back(StorageId{code});
-    }
+    for (const StampOperand& operand : source.holds) writer_.hold(code_of(unit, operand, phase));
     wait_for_listed(unit, source, backward);
-    record_run(unit, index, op);
-    finish_op(op);
+    record_run(unit, index, number, phase);
+    writer_.end();
+    while (backward && next_bucket_ < options_.buckets.size() && complete(options_.buckets[next_bucket_])) {
+      reduce(options_.buckets[next_bucket_++]);
+    }
+  }
+
+  bool complete(const GradientBucket& bucket) const {
+    return std::all_of(bucket.makers.begin(), bucket.makers.end(), [this](const auto& maker) {
+      return last_backward_[units_[at(maker.first)].first_backward + at(maker.second)] >= 0;
+    });
   }
 
   void claim_batch() {
+    batch_claimed_ = true;
     for (std::size_t tensor = 0; tensor < stamps_.batch.size(); ++tensor) {
       const std::int32_t code = cells_[batch_base_ + tensor];
-      script_.writes.push_back({StorageId{code}, Bytes(0), stamps_.batch[tensor].size});
-      use_[at(code)].writer = 0;
+      if (code != kNoCode) writer_.write(code, Bytes(0), stamps_.batch[tensor].size);
     }
   }
 
-  void note_use(std::int32_t code, Phase phase) {
-    if (code < 0) return;
-    ScriptStorage& storage = script_.storages[at(code)];
-    storage.read_by_backward |= phase == Phase::kBackward;
-    storage.read_by_rerun |= phase == Phase::kRecompute;
-  }
-
-  void read(std::int32_t code, const StampOperand& operand, const ScriptOp& op) {
-    script_.reads.push_back({StorageId{code}, operand.offset, operand.size});
-    if (code < 0) return;
-    note_use(code, op.phase);
-    StorageUse& use = use_[at(code)];
-    wait_for(use.writer, op);
-    use.reader[op.on_tensor_stream] = op_;
-  }
-
-  void write(std::int32_t code, const StampOperand& operand, const ScriptOp& op) {
-    script_.writes.push_back({StorageId{code}, operand.offset, operand.size});
-    if (code < 0) {
-      STEPSIM_CHECK(!op.on_tensor_stream);  // weights and gradients belong to the compute stream until the optimizer
-      return;
-    }
-    StorageUse& use = use_[at(code)];
-    wait_for(use.writer, op);
-    wait_for(use.reader[!op.on_tensor_stream], op);
-    use.writer = op_;
-  }
-
-  // Ops of one stream end in order, so of the other stream's ops only the last one needs an edge.
-  void wait_for(std::int32_t earlier, const ScriptOp& op) {
-    if (earlier < 0 || script_.ops.size() <= at(earlier)) return;  // none, or this op itself
-    if (script_.ops[at(earlier)].on_tensor_stream != op.on_tensor_stream) waits_for_ = std::max(waits_for_, earlier);
+  void write(std::int32_t code, const StampOperand& operand) {
+    // Weights and gradients that live all step belong to the compute stream until they are reduced.
+    STEPSIM_CHECK(code >= 0 || writer_.op().stream == PassStream::kCompute);
+    writer_.write(code, operand.offset, operand.size);
   }
 
   void wait_for_listed(const Unit& unit, const StampOp& source, bool backward) {
     for (const std::int32_t before : source.after) {
-      const std::int32_t earlier =
-          backward ? last_backward_[unit.first_backward + at(before)] : last_forward_[unit.first_forward + at(before)];
-      if (earlier >= 0 && script_.ops[at(earlier)].on_tensor_stream != source.on_tensor_stream) waits_for_ = std::max(waits_for_, earlier);
+      writer_.wait_for(backward ? last_backward_[unit.first_backward + at(before)] : last_forward_[unit.first_forward + at(before)]);
     }
   }
 
-  void record_run(const Unit& unit, std::int32_t index, ScriptOp& op) {
-    if (op.phase == Phase::kBackward) {
-      last_backward_[unit.first_backward + at(index)] = op_;
+  void record_run(const Unit& unit, std::int32_t index, std::int32_t number, Phase phase) {
+    if (phase == Phase::kBackward) {
+      last_backward_[unit.first_backward + at(index)] = number;
       return;
     }
     const std::size_t place = unit.first_forward + at(index);
-    last_forward_[place] = op_;
-    if (op.phase == Phase::kForward) first_run_[place] = op_;
-    if (op.phase == Phase::kRecompute) op.origin = first_run_[place];
+    last_forward_[place] = number;
+    if (phase == Phase::kForward) first_run_[place] = number;
+    if (phase == Phase::kRecompute) writer_.op().origin = first_run_[place];
   }
 
-  void finish_op(ScriptOp& op) {
-    std::int32_t& waited = waited_for_[op.on_tensor_stream];
-    if (waits_for_ > waited) op.waits_for = waited = waits_for_;
-    op.read_end = static_cast<std::uint32_t>(script_.reads.size());
-    op.write_end = static_cast<std::uint32_t>(script_.writes.size());
-    op.hold_end = static_cast<std::uint32_t>(script_.holds.size());
-    script_.ops.push_back(op);
+  void reduce(const GradientBucket& bucket) {
+    const std::int32_t last = writer_.last_compute_op();
+    writer_.begin({.work = bucket.work, .kind = bucket.kind, .phase = Phase::kBackward, .stream = PassStream::kReduce, .queued = true});
+    for (const Tensor& tensor : bucket.gradients) {
+      writer_.read(~tensor.storage.index, tensor.offset, tensor.size);
+      writer_.write(~tensor.storage.index, tensor.offset, tensor.size);
+    }
+    writer_.wait_for(last);
+    writer_.end();
   }
 
   // A saved storage: a backward op reads it, or it is what a re-run starts from. An output is named and counted as the next unit's input.
   void label_storage(ScriptStorage& storage) const {
-    if (storage.unit < 0) {
-      storage.name = batch_name(storage);
-      return;
-    }
+    if (storage.unit < 0) return;
     const TemplateStamp* stamp = units_[at(storage.unit)].stamp;
     storage.name = stamp->names[at(storage.slot)];
     const Slot& slot = stamp->source->slots[at(storage.slot)];
-    const bool output = storage.slot == stamp->table.output && storage.unit <= layers_;  // the head's, the loss, goes nowhere
+    const bool last = storage.unit == last_unit();
+    const bool output = storage.slot == stamp->table.output && !(last && stamps_.head != nullptr);  // the loss goes nowhere
+    const bool input = storage.slot == stamp->table.input && slot.kind == SlotKind::kInput;         // received
     const bool saved = storage.read_by_backward || (storage.read_by_rerun && !storage.made_again);
-    const bool inside = output ? storage.unit < layers_ : storage.layer >= 0;  // a layer's own, or a layer's input
+    // A layer's own, or a layer's input; an output that leaves the chunk is no layer's input here.
+    const bool inside = output ? !last && units_[at(storage.unit) + 1].layer >= 0 : storage.layer >= 0;
     if (slot.kind == SlotKind::kGradient || storage.slot == root_or_none(stamp->table, stamp->source->input_gradient)) {
-      storage.role = frame_.role(slot.role == Role::kActivations ? Role::kActivationGradients : slot.role);
-    } else if (slot.kind == SlotKind::kForward && inside && saved) {
-      storage.role = storage.made_again ? frame_.saved_again : frame_.saved;
+      storage.role = labels_.role(slot.role == Role::kActivations ? Role::kActivationGradients : slot.role);
+    } else if ((slot.kind == SlotKind::kForward || input) && inside && saved) {
+      storage.role = storage.made_again ? labels_.saved_again : labels_.saved;
     } else if (slot.role == Role::kActivations) {
-      storage.role = saved && slot.kind == SlotKind::kForward ? frame_.outside_layers : frame_.role(Role::kWorkspace);
+      const bool kept = (saved && (slot.kind == SlotKind::kForward || input)) || (output && last);
+      storage.role = kept ? labels_.outside_layers : labels_.role(Role::kWorkspace);
     } else {
-      storage.role = frame_.role(slot.role);
+      storage.role = labels_.role(slot.role);
     }
-    if (!output) return;
+    if (!output || last) return;
     const Unit& next = units_[at(++storage.unit)];
     storage.layer = next.layer;
     storage.slot = next.stamp->table.input;
@@ -281,48 +462,53 @@ class ScriptWriter {
 
   static SlotIndex root_or_none(const SlotTable& table, SlotIndex slot) { return slot == kNoSlot ? kNoSlot : table.root[at(slot)]; }
 
-  LabelId batch_name(const ScriptStorage& storage) const {
-    for (const TemplateStamp* stamp : {&stamps_.embedding, &stamps_.layer, &stamps_.head}) {
-      for (std::size_t root = 0; root < stamp->roots.size(); ++root) {
-        const StampOperand& operand = stamp->roots[root];
-        if (operand.place == OperandPlace::kBatch && operand.index == storage.slot) return stamp->names[root];
-      }
-    }
-    return {};
-  }
+  static constexpr std::int32_t kUnlabelled = -1;  // of a storage that has its role and name already
 
-  // Who touched a storage last: what an op of the other stream waits for.
-  struct StorageUse {
-    std::int32_t writer = -1;
-    std::array<std::int32_t, 2> reader{-1, -1};  // by stream: compute, tensor
-  };
-
-  const ScriptStamps& stamps_;
-  std::int32_t layers_;
-  const StepFrame& frame_;
+  OpGraphBuilder& builder_;
+  const ChunkStamps& stamps_;
+  std::span<const UnitResidents> residents_;
+  const StepLabels& labels_;
+  const ScriptOptions& options_;
+  ScriptWriter writer_;
+  std::optional<ShardedRuns> shards_;
   std::vector<Unit> units_;
+  std::vector<std::int32_t> weights_, gradients_;  // by unit: codes
   std::vector<std::int32_t> cells_;
   std::size_t batch_base_ = 0;
+  std::array<std::int32_t, 3> whole_of_{-1, -1, -1};                    // by Arrival: what its all-gather writes
   std::vector<std::pair<std::size_t, std::int32_t>> copies_;            // cell and code, of the re-run that goes on
-  std::vector<StorageUse> use_;                                         // by storage
   std::vector<std::int32_t> first_run_, last_forward_, last_backward_;  // script op by unit and op, -1: none yet
-  std::array<std::int32_t, 2> waited_for_{-1, -1};                      // by stream: up to which op of the other one
-  std::int32_t op_ = 0, waits_for_ = -1;                                // of the op being written
-  MicroBatchScript script_;
+  std::vector<std::vector<bool>> deferrable_;                           // by unit: backward ops
+  std::vector<std::pair<std::int32_t, std::int32_t>> deferred_ops_;     // unit and op
+  bool deferring_ = false, batch_claimed_ = false;
+  std::int32_t output_ = -1, output_op_ = -1;  // as the forward pass left it
+  std::size_t next_bucket_ = 0;
 };
+
+// A chunk that holds nothing hands on what it receives.
+MicroBatchScript handed_on(OpGraphBuilder& builder, const TemplateStamp& layer, const StepLabels& labels) {
+  MicroBatchScript script;
+  const auto add = [&](SlotIndex slot, LabelId role) {
+    const Bytes size = layer.source->slots[at(slot)].size;
+    script.storages.push_back({.size = size, .role = role, .name = builder.label("handed on"), .unit = -1});
+    return static_cast<std::int32_t>(script.storages.size()) - 1;
+  };
+  script.input = script.output = add(layer.table.input, labels.outside_layers);
+  script.gradient = script.input_gradient =
+      add(layer.table.root[at(layer.source->output_gradient)], labels.role(Role::kActivationGradients));
+  return script;
+}
 
 }  // namespace
 
-MicroBatchScript make_script(const ScriptStamps& stamps, std::int64_t layers, const PlacementPlan& plan, const ResidentStorages& residents,
-                             const StepFrame& frame) {
-  ScriptWriter writer(stamps, layers, residents, frame);
-  writer.run_all(0, Phase::kForward);
-  writer.replay(plan.forward);
-  writer.run_all(writer.head(), Phase::kForward);
-  writer.run_all(writer.head(), Phase::kBackward);
-  writer.replay(plan.backward);
-  writer.run_all(0, Phase::kBackward);
-  return std::move(writer).finish();
+MicroBatchScript make_script(OpGraphBuilder& builder, const ChunkStamps& stamps, const PlacementPlan& plan,
+                             std::span<const UnitResidents> residents, const StepLabels& labels, const ScriptOptions& options) {
+  if (stamps.units() == 0) return handed_on(builder, stamps.layer, labels);
+  PlanReplay replay(builder, stamps, residents, labels, options);
+  replay.forward(plan);
+  replay.backward(plan);
+  replay.weight_gradients();
+  return std::move(replay).finish();
 }
 
 }  // namespace stepsim

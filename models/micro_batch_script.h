@@ -1,17 +1,22 @@
-// One micro-batch of a step as ops over storages numbered from 0: the plan replayed over the stamps. A dropped storage dies with its last
-// reader, a re-run makes a new one: nothing else decides lifetimes. Every micro-batch of the step is this script with its numbers shifted.
-// A re-run names its first run as origin: a backend restores the random state of that run. Restoring costs no time and no memory here (a
-// few bytes and host calls per re-run; frameworks keep the state on the host).
+// One micro-batch of one model chunk as ops over storages numbered from 0: the plan replayed over the stamps. A dropped storage dies with
+// its last reader, a re-run makes a new one: nothing else decides lifetimes. Every micro-batch of the step is such a script with its
+// numbers shifted. A re-run names its first run as origin: a backend restores the random state of that run. Restoring costs no time and no
+// memory here (a few bytes and host calls per re-run; frameworks keep the state on the host).
 //
 // Invariants:
 //  1. A storage code >= 0 counts from the micro-batch's first storage; a code < 0 is the storage ~code of the graph, which lives all step.
-//  2. Ops refer to earlier ops only.
+//  2. Ops refer to earlier ops only. Ops of the forward pass come first, then those of the backward pass, then deferred weight gradients.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "models/data_parallel.h"
+#include "models/pipeline_schedule.h"
 #include "models/placement_plan.h"
 #include "models/resident_storages.h"
 #include "models/step_frame.h"
@@ -19,42 +24,78 @@
 
 namespace stepsim {
 
+inline constexpr std::int32_t kNoLimit = std::numeric_limits<std::int32_t>::min();
+inline constexpr std::int32_t kNoCode = std::numeric_limits<std::int32_t>::max();  // of a storage that is not there
+
 struct ScriptOp {
   WorkId work;
   LabelId kind;
   Phase phase = Phase::kForward;
-  bool on_tensor_stream = false, queued = false;
+  PassStream stream = PassStream::kCompute;
+  bool queued = false;                                 // takes the stream's communicator; on the compute stream, the tensor-parallel one
+  bool awaits_input = false, awaits_gradient = false;  // waits for the transfer of the chunk's input, of its output's gradient
   std::int32_t layer = -1;
-  std::int32_t origin = -1;     // the script op that this one runs again
-  std::int32_t waits_for = -1;  // the last op of the other stream that it depends on and that its own stream has not waited for yet
-  std::uint32_t read_end = 0, write_end = 0, hold_end = 0;  // ends of its rows in reads, writes, holds
+  std::int32_t origin = -1;  // the script op that this one runs again
+  // The launch waits for the end of a unit's run of this pass, counted from 0 in the order of the pass; < 0: of earlier passes of the
+  // stage, -1 the last one of the pass before. kNoLimit: it does not wait.
+  std::int32_t after_unit_run = kNoLimit;
+  std::uint32_t wait_end = 0, read_end = 0, write_end = 0, hold_end = 0;  // ends of its rows in waits, reads, writes, holds
 };
 
 struct ScriptStorage {
   Bytes size;
   LabelId role, name;
   std::int32_t layer = -1;
-  std::int32_t unit = 0;     // 0 the embedding, 1.. the layers, the last the head: whose slot `slot` is
-  SlotIndex slot = kNoSlot;  // root; of an output, the next unit's input
+  std::int32_t unit = 0;     // of the chunk: whose slot `slot` is; -1: a tensor of the batch, or none of the template's
+  SlotIndex slot = kNoSlot;  // root; of an output, the next unit's input; of the batch, its number
   bool made_again = false, read_by_backward = false, read_by_rerun = false;
+  bool deferred_free = false;  // as Storage's
 };
 
 struct MicroBatchScript {
   std::vector<ScriptOp> ops;
   std::vector<ScriptStorage> storages;
+  std::vector<std::int32_t> waits;    // script ops of other streams
   std::vector<Tensor> reads, writes;  // storage ids are codes
   std::vector<StorageId> holds;       // codes
+
+  std::array<std::int32_t, 3> pass_end{};                   // by PassKind: ends of the passes' ops
+  std::array<std::vector<std::int32_t>, 3> unit_ends;       // by PassKind: the last compute op of each unit's run
+  std::vector<std::int32_t> forward_units, forward_begins;  // of the forward pass's runs: their units, their first ops
+  // What crosses the chunk's ends, where there is a chunk beside it; -1: nothing.
+  std::int32_t input = -1, gradient = -1;               // storages that transfers write
+  std::int32_t output = -1, input_gradient = -1;        // storages that transfers carry away
+  std::int32_t output_op = -1, input_gradient_op = -1;  // who writes those last; -1 with an output: the transfer that brings it
 };
 
-struct ScriptStamps {
-  const TemplateStamp& embedding;
+// A run of layers with what stands before and behind it.
+struct ChunkStamps {
   const TemplateStamp& layer;
-  const TemplateStamp& head;
+  const TemplateStamp* embedding = nullptr;  // null: the input comes from another chunk
+  const TemplateStamp* head = nullptr;       // null: the output goes to another chunk
   std::span<const BatchTensor> batch;
+  std::int64_t first_layer = 0, layers = 0;
+  bool ties_head = false;  // the head uses the embedding's table
+
+  std::size_t units() const { return static_cast<std::size_t>(layers) + (embedding != nullptr) + (head != nullptr); }
+  const TemplateStamp& unit(std::size_t number) const {
+    if (number == 0 && embedding != nullptr) return *embedding;
+    return number + 1 == units() && head != nullptr ? *head : layer;
+  }
 };
 
-// Embedding forward, plan.forward, head forward, head backward, plan.backward, embedding backward. The batch is claimed by the first op.
+struct ScriptOptions {
+  bool defers_weight_gradients = false;     // into a pass of their own
+  bool keeps_output = false;                // the chunk's output lives until its backward pass
+  std::optional<Collective> input_gather;   // received inputs and gradients come in parts that this all-gather joins
+  const UnitSharding* sharding = nullptr;   // ZeRO 2 and 3
+  std::span<const GradientBucket> buckets;  // reduced beside the backward pass: of the last micro-batch
+  bool reduces = true;                      // sharded gradients: whether this micro-batch's backward reduces them
+};
+
+// Embedding forward, plan.forward, head forward; head backward, plan.backward, embedding backward. The batch is claimed by the first op.
 // STEPSIM_CHECK if the plan reads what is not there (plan_error says where).
-MicroBatchScript make_script(const ScriptStamps&, std::int64_t layers, const PlacementPlan&, const ResidentStorages&, const StepFrame&);
+MicroBatchScript make_script(OpGraphBuilder&, const ChunkStamps&, const PlacementPlan&, std::span<const UnitResidents>, const StepLabels&,
+                             const ScriptOptions&);
 
 }  // namespace stepsim

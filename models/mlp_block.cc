@@ -73,7 +73,7 @@ void activation_forward(TemplateBuilder& builder, MlpBlock& block) {
                             .holds = {}});
     return;
   }
-  Pass pass{
+  KernelPass pass{
       .name = "activation", .module = kMlp, .reads = block.first_outputs, .writes = {block.activation_output}, .updates = {}, .holds = {}};
   for (const Linear& linear : block.first) {
     if (linear.bias.present() && !eager_activation(context)) pass.reads.push_back(linear.bias.value);
@@ -123,7 +123,7 @@ std::vector<SlotIndex> activation_backward(TemplateBuilder& builder, const MlpBl
   if (eager && context.model.gated()) {
     gradients = eager_gated_backward(builder, block, gradient);
   } else {
-    Pass pass{.name = "activation backward", .module = kMlp, .reads = block.first_outputs, .writes = {}, .updates = {}, .holds = {}};
+    KernelPass pass{.name = "activation backward", .module = kMlp, .reads = block.first_outputs, .writes = {}, .updates = {}, .holds = {}};
     pass.reads.push_back(gradient);
     for (const Linear& linear : block.first) {
       gradients.push_back(builder.gradient(linear.name + " gradient", {shape.tokens, linear.outputs}));

@@ -10,13 +10,13 @@ NormBlock norm_forward(TemplateBuilder& builder, const std::string& name, const 
   norm.weight = builder.weight(name + " weight", {shape.hidden});
   if (centred && model.norm_bias) norm.bias = builder.weight(name + " bias", {shape.hidden});
   norm.output = builder.activation(name + " output", {shape.local_tokens, shape.hidden}, output_module);
-  Pass pass{.name = name,
-            .module = "",
-            .reads = {input, norm.weight.value},
-            .writes = {norm.output},
-            .updates = {},
-            .holds = {},
-            .kernel = MemoryKernel::kNorm};
+  KernelPass pass{.name = name,
+                  .module = "",
+                  .reads = {input, norm.weight.value},
+                  .writes = {norm.output},
+                  .updates = {},
+                  .holds = {},
+                  .kernel = MemoryKernel::kNorm};
   if (norm.bias.present()) pass.reads.push_back(norm.bias.value);
   if (builder.context().framework.saves_norm_statistics) {
     // Reciprocal standard deviation, with LayerNorm the mean too. No module: recomputing a norm's output keeps its statistics.
@@ -35,21 +35,21 @@ NormBlock norm_forward(TemplateBuilder& builder, const std::string& name, const 
 SlotIndex norm_backward(TemplateBuilder& builder, const NormBlock& norm, SlotIndex output_gradient) {
   const DeviceShape& shape = builder.shape();
   const SlotIndex gradient = builder.gradient(norm.name + " input gradient", {shape.local_tokens, shape.hidden});
-  Pass input_pass{.name = norm.name + " backward",
-                  .module = "",
-                  .reads = {output_gradient, norm.input, norm.weight.value},
-                  .writes = {gradient},
-                  .updates = {},
-                  .holds = {},
-                  .kernel = MemoryKernel::kNorm};
+  KernelPass input_pass{.name = norm.name + " backward",
+                        .module = "",
+                        .reads = {output_gradient, norm.input, norm.weight.value},
+                        .writes = {gradient},
+                        .updates = {},
+                        .holds = {},
+                        .kernel = MemoryKernel::kNorm};
   // The sums over tokens are a pass of their own in apex and Transformer Engine: they read both operands again.
-  Pass weight_pass{.name = norm.name + " weight gradient",
-                   .module = "",
-                   .reads = {output_gradient, norm.input},
-                   .writes = {},
-                   .updates = {norm.weight.gradient},
-                   .holds = {},
-                   .kernel = MemoryKernel::kNorm};
+  KernelPass weight_pass{.name = norm.name + " weight gradient",
+                         .module = "",
+                         .reads = {output_gradient, norm.input},
+                         .writes = {},
+                         .updates = {norm.weight.gradient},
+                         .holds = {},
+                         .kernel = MemoryKernel::kNorm};
   if (norm.bias.present()) weight_pass.updates.push_back(norm.bias.gradient);
   if (norm.statistics != kNoSlot) {
     input_pass.reads.push_back(norm.statistics);

@@ -154,6 +154,19 @@ class PlanCheck {
 
 }  // namespace
 
+PlacementPolicy chunk_policy(const PlacementPolicy& policy, std::int64_t first_layer, std::int64_t layers) {
+  PlacementPolicy own = policy;
+  own.rows.clear();
+  for (PlacementRow row : policy.rows) {
+    row.first_layer = std::max<std::int64_t>(row.first_layer - first_layer, 0);
+    row.last_layer = row.last_layer < 0 ? layers - 1 : std::min(row.last_layer - first_layer, layers - 1);
+    if (row.first_layer <= row.last_layer) own.rows.push_back(row);
+  }
+  if (policy.granularity == RecomputeGranularity::kFull) own.num_layers = std::min(policy.num_layers, layers);
+  own.segments = std::min(policy.segments, layers);
+  return own;
+}
+
 PlacementPlan make_plan(const LayerTemplate& layer, std::int64_t layers, const PlacementPolicy& policy, const FrameworkPreset& framework) {
   STEPSIM_CHECK(layers >= 1);
   if (policy.halving) return halving_plan(layer, layers, framework);

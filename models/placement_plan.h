@@ -30,6 +30,10 @@ struct PlacementPlan {
   std::vector<PlanStep> backward;  // from the head's gradient on
 };
 
+// The policy as it concerns layers [first_layer, first_layer + layers) of a model, numbered from 0: rows cut to them, block's and the
+// segments' counts at most so many. As in Megatron-LM, each model chunk of a pipeline applies the method to its own layers.
+PlacementPolicy chunk_policy(const PlacementPolicy&, std::int64_t first_layer, std::int64_t layers);
+
 PlacementPlan make_plan(const LayerTemplate&, std::int64_t layers, const PlacementPolicy&, const FrameworkPreset&);
 
 // Every op reads only live slots, every backward op runs exactly once, dropped storages are re-made before use. "" or what is wrong.

@@ -11,37 +11,47 @@
 
 namespace stepsim {
 
-// Bytes of one parameter's copies; 0: there is none.
+// Bytes of one parameter's copies; 0: there is none. Of a sharded copy each rank holds its share.
 struct ParameterBytes {
   std::int64_t weight = 2, gradient = 4;
-  std::int64_t gradient_copy = 0;  // fp32 gradient made in the optimizer from a 16-bit one
-  std::int64_t master = 4;         // fp32 weight beside a 16-bit one
-  std::int64_t moments = 8;        // Adam's m and v, fp32
+  std::int64_t gradient_copy = 0;       // fp32 gradient made in the optimizer from a 16-bit one
+  std::int64_t master = 4;              // fp32 weight beside a 16-bit one
+  std::int64_t moments = 8;             // Adam's m and v, fp32
+  std::int64_t unsharded_gradient = 0;  // ZeRO 2 and 3: as backward makes it; `gradient` is then the reduced shard's
 };
-ParameterBytes parameter_bytes(const TrainingRecipe&, const FrameworkPreset&);
+// The layout has everything decided (with_preset), the recipe its gradient dtype (with_gradient_dtype).
+ParameterBytes parameter_bytes(const TrainingRecipe&, const ParallelLayout&);
 
-// The recipe with its gradient dtype: as given; else fp16 beside fp16 weights (Megatron-LM forces fp32 accumulation for bf16 only:
-// spec/megatron_memory.md section 3.1), else the preset's.
-TrainingRecipe with_gradient_dtype(const TrainingRecipe&, const FrameworkPreset&);
+// The recipe with the dtype in which backward makes gradients: as given; else, under ZeRO 2 and 3, that of the weights (PyTorch's
+// autograd); else fp16 beside fp16 weights (Megatron-LM forces fp32 accumulation for bf16 only: spec/megatron_memory.md section 3.1), else
+// the preset's.
+TrainingRecipe with_gradient_dtype(const TrainingRecipe&, const ParallelLayout&, const FrameworkPreset&);
 
+// Ids are none where there is no such copy. Parameters are those of all sharding ranks.
 struct UnitResidents {
   StorageId weights, gradients;
-  StorageId master, moments, gradient_copy;  // none where ParameterBytes has none
-  std::int64_t parameters = 0;               // 0: every id is none
+  StorageId master, moments, gradient_copy;
+  StorageId unsharded_gradients;  // ZeRO 2 and 3 where they accumulate over the micro-batches
+  std::int64_t parameters = 0;    // 0: every id is none
 };
 
 struct ResidentStorages {
   ParameterBytes bytes;
-  std::vector<UnitResidents> units;  // the embedding, the layers, the head
+  std::int64_t weight_shards = 1, gradient_shards = 1, optimizer_shards = 1;  // ranks that share a copy
+  std::vector<std::vector<UnitResidents>> stages;                             // of each: units of its chunks, one chunk behind another
+
+  static std::int64_t share(std::int64_t parameters, std::int64_t ranks) { return (parameters + ranks - 1) / ranks; }
 };
 
-// Per device, the tied head's table with the embedding.
+// The parameters of one unit of a stage and its layer, -1 outside the layers.
 struct UnitParameters {
-  std::int64_t embedding = 0, layer = 0, head = 0;
+  std::int64_t parameters = 0;
+  std::int32_t layer = -1;
 };
 
-// Adds the storages. With gradients that are not always allocated, a gradient is born by its first write and dies in the optimizer.
-ResidentStorages add_residents(OpGraphBuilder&, const StepFrame&, const TrainingRecipe&, const FrameworkPreset&, const UnitParameters&,
-                               std::int64_t layers, Bytes library_workspace);
+// Adds the storages of all stages. With gradients that are not always allocated, a gradient is born by its first write and dies in the
+// optimizer.
+ResidentStorages add_residents(OpGraphBuilder&, const StepFrame&, const TrainingRecipe&, const ParallelLayout&, const FrameworkPreset&,
+                               const std::vector<std::vector<UnitParameters>>& stages, Bytes library_workspace);
 
 }  // namespace stepsim

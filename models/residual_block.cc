@@ -23,7 +23,7 @@ ResidualBlock residual_forward(TemplateBuilder& builder, const std::string& name
   const bool dropout = context.training.dropout > 0;
   ResidualBlock block{.name = name, .biases = {}, .output = kNoSlot, .mask = kNoSlot};
   block.output = builder.activation(output_name, {shape.local_tokens, shape.hidden});
-  Pass pass{
+  KernelPass pass{
       .name = name, .module = "", .reads = {branch, residual}, .writes = {block.output}, .updates = {}, .holds = {}, .random = dropout};
   for (const Weight& bias : biases) {
     if (!bias.present()) continue;
@@ -60,12 +60,12 @@ SlotIndex residual_backward(TemplateBuilder& builder, const ResidualBlock& block
     return output_gradient;
   }
   const SlotIndex gradient = builder.gradient(block.name + " branch gradient", {shape.local_tokens, shape.hidden});
-  Pass pass{.name = block.name + " backward",
-            .module = "",
-            .reads = {output_gradient},
-            .writes = {gradient},
-            .updates = bias_gradients,
-            .holds = {}};
+  KernelPass pass{.name = block.name + " backward",
+                  .module = "",
+                  .reads = {output_gradient},
+                  .writes = {gradient},
+                  .updates = bias_gradients,
+                  .holds = {}};
   if (block.mask != kNoSlot) pass.reads.push_back(block.mask);
   if (!bias_gradients.empty()) pass.further_reads = builder.size(gradient);  // the sum over tokens reads what was just written
   builder.pass(Direction::kBackward, std::move(pass));

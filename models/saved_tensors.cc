@@ -1,6 +1,7 @@
 #include "models/saved_tensors.h"
 
 #include <algorithm>
+#include <map>
 
 namespace stepsim {
 
@@ -32,45 +33,65 @@ std::vector<SavedTensor> blank_tensors(const TemplateStamp& stamp, const std::ve
   return tensors;
 }
 
+// A tensor of the batch is listed with each unit that keeps it for backward.
+void note_batch(const ChunkStamps& stamps, const ScriptStorage& storage, StorageId id,
+                const std::map<const TemplateStamp*, std::vector<SlotIndex>>& roots, const std::vector<std::size_t>& begin,
+                std::vector<SavedTensor>& tensors) {
+  for (std::size_t unit = 0; storage.slot != kNoSlot && unit < begin.size(); ++unit) {
+    const std::vector<SlotIndex>& saved = roots.at(&stamps.unit(unit));
+    for (std::size_t i = 0; i < saved.size(); ++i) {
+      const StampOperand& operand = stamps.unit(unit).roots[at(saved[i])];
+      if (operand.place != OperandPlace::kBatch || operand.index != storage.slot) continue;
+      tensors[begin[unit] + i].placement = "keep";
+      tensors[begin[unit] + i].storages.push_back(id);
+    }
+  }
+}
+
 }  // namespace
 
-std::vector<SavedTensor> saved_tensors(const ScriptStamps& stamps, std::int64_t layers, const MicroBatchScript& script,
-                                       StorageId first_storage) {
-  const TemplateStamp* by_kind[] = {&stamps.embedding, &stamps.layer, &stamps.head};
-  std::vector<SlotIndex> roots[3];
-  std::vector<std::int32_t> rank[3];  // by root: its place among the saved ones, -1: not saved
-  for (std::size_t kind = 0; kind < 3; ++kind) {
-    roots[kind] = saved_slots(*by_kind[kind]->source);
-    rank[kind].assign(by_kind[kind]->roots.size(), -1);
-    for (std::size_t i = 0; i < roots[kind].size(); ++i) rank[kind][at(roots[kind][i])] = static_cast<std::int32_t>(i);
-  }
-  const std::vector<SavedTensor> blank[] = {blank_tensors(stamps.embedding, roots[0], nullptr),
-                                            blank_tensors(stamps.layer, roots[1], &stamps.layer),
-                                            blank_tensors(stamps.head, roots[2], &stamps.layer)};
-  const std::vector<SavedTensor> first_layer = blank_tensors(stamps.layer, roots[1], &stamps.embedding);
-  const auto kind_of = [layers](std::int64_t unit) -> std::size_t { return unit == 0 ? 0 : unit <= layers ? 1 : 2; };
+std::vector<SavedTensor> saved_tensors(const ChunkStamps& stamps, std::int32_t stage, std::int64_t model_layers,
+                                       const MicroBatchScript& script, StorageId first_storage) {
   std::vector<SavedTensor> tensors;
-  tensors.reserve(blank[0].size() + static_cast<std::size_t>(layers) * blank[1].size() + blank[2].size());
-  std::vector<std::size_t> begin;
-  for (std::int64_t unit = 0; unit < layers + 2; ++unit) {
+  std::vector<std::size_t> begin;                                // by unit
+  std::map<const TemplateStamp*, std::vector<SlotIndex>> roots;  // looked up only
+  std::map<const TemplateStamp*, std::vector<std::int32_t>> ranks;
+  const std::size_t first_layer = stamps.embedding != nullptr ? 1 : 0;
+  for (std::size_t unit = 0; unit < stamps.units(); ++unit) {
+    const TemplateStamp& stamp = stamps.unit(unit);
+    if (!roots.contains(&stamp)) {
+      roots[&stamp] = saved_slots(*stamp.source);
+      std::vector<std::int32_t>& rank = ranks[&stamp];  // by root: its place among the saved ones, -1: not saved
+      rank.assign(stamp.roots.size(), -1);
+      for (std::size_t i = 0; i < roots[&stamp].size(); ++i) rank[at(roots[&stamp][i])] = static_cast<std::int32_t>(i);
+    }
+    // What a chunk receives was made by a layer like its own, or by the embedding.
+    const bool after_embedding = stamps.first_layer == 0 && unit == first_layer;
+    const TemplateStamp* before = unit > 0 ? &stamps.unit(unit - 1) : &stamps.layer;
+    if (unit == 0 && (stamps.embedding != nullptr || after_embedding)) before = nullptr;
     begin.push_back(tensors.size());
-    const std::vector<SavedTensor>& source = unit == 1 ? first_layer : blank[kind_of(unit)];
-    tensors.insert(tensors.end(), source.begin(), source.end());
+    for (SavedTensor& tensor : blank_tensors(stamp, roots[&stamp], before)) tensors.push_back(std::move(tensor));
+    const std::int64_t layer = unit < first_layer ? -1
+                               : unit - first_layer < static_cast<std::size_t>(stamps.layers)
+                                   ? stamps.first_layer + static_cast<std::int64_t>(unit - first_layer)
+                                   : model_layers;
     for (std::size_t i = begin.back(); i < tensors.size(); ++i) {
-      tensors[i].layer = static_cast<std::int32_t>(unit - 1);
-      const StampOperand& place = by_kind[kind_of(unit)]->roots[at(roots[kind_of(unit)][i - begin.back()])];
-      if (place.place != OperandPlace::kBatch) continue;
-      tensors[i].placement = "keep";
-      tensors[i].storages.push_back(StorageId{first_storage.index + place.index});  // the batch comes first in the script
+      tensors[i].stage = stage;
+      tensors[i].layer = static_cast<std::int32_t>(layer);
     }
   }
   for (std::size_t code = 0; code < script.storages.size(); ++code) {
     const ScriptStorage& storage = script.storages[code];
-    if (storage.unit < 0) continue;
-    const std::int32_t place = rank[kind_of(storage.unit)][at(storage.slot)];
+    const StorageId id{first_storage.index + static_cast<std::int32_t>(code)};
+    if (storage.unit < 0) {
+      note_batch(stamps, storage, id, roots, begin, tensors);
+      continue;
+    }
+    const TemplateStamp& stamp = stamps.unit(at(storage.unit));
+    const std::int32_t place = ranks[&stamp][at(storage.slot)];
     if (place < 0) continue;
     SavedTensor& tensor = tensors[begin[at(storage.unit)] + at(place)];
-    tensor.storages.push_back(StorageId{first_storage.index + static_cast<std::int32_t>(code)});
+    tensor.storages.push_back(id);
     if (!storage.made_again) {
       tensor.placement = !storage.read_by_backward ? "recompute" : storage.read_by_rerun ? "checkpoint" : "keep";
     }

@@ -8,7 +8,8 @@
 
 namespace stepsim {
 
-// By unit (embedding -1, layers, head `layers`), then slot. A layer's input is listed with the layer that reads it.
-std::vector<SavedTensor> saved_tensors(const ScriptStamps&, std::int64_t layers, const MicroBatchScript&, StorageId first_storage);
+// Of one chunk, by unit (embedding -1, layers, head `model_layers`), then slot. A layer's input is listed with the layer that reads it.
+std::vector<SavedTensor> saved_tensors(const ChunkStamps&, std::int32_t stage, std::int64_t model_layers, const MicroBatchScript&,
+                                       StorageId first_storage);
 
 }  // namespace stepsim

@@ -11,6 +11,7 @@ namespace stepsim {
 
 // Invariant: a root is the slot whose storage a slot shares (itself, unless a view). Lists of roots and ops are ascending, each once.
 struct SlotTable {
+  SlotTable() = default;
   explicit SlotTable(const LayerTemplate&);
 
   std::vector<SlotIndex> root;                         // by slot

@@ -2,15 +2,21 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "models/data_parallel.h"
 #include "models/graph_limit.h"
 #include "models/micro_batch_script.h"
 #include "models/optimizer_phase.h"
+#include "models/pipeline_program.h"
 #include "models/resident_storages.h"
 #include "models/saved_tensors.h"
 #include "models/step_frame.h"
 #include "models/step_stamper.h"
+#include "models/template_builder.h"
 #include "models/template_stamp.h"
 #include "sim/check.h"
+#include "sim/dtype_name.h"
 #include "sim/input_error.h"
 
 namespace stepsim {
@@ -34,13 +40,6 @@ PhaseMeaning phase_meaning() {
   return meaning;
 }
 
-// Parameters whose storage is the unit's own: the tied head's table is the embedding's.
-std::int64_t own_parameters(const TemplateStamp& stamp, const ParameterBytes& bytes) {
-  const std::int64_t parameters = stamp.own_weights.value / bytes.weight;
-  STEPSIM_CHECK(stamp.own_weight_gradients.value <= parameters * bytes.gradient);
-  return parameters;
-}
-
 // FlashAttention takes fp16 and bf16 (Dao-AILab/flash-attention README, "NVIDIA CUDA Support"), cuDNN's fused attention those and fp8
 // (docs.nvidia.com, cudnn frontend, operations/Attention, "Support Matrix").
 void warn_of_missing_kernels(const TrainingRecipe& training, std::vector<std::string>& warnings) {
@@ -50,60 +49,293 @@ void warn_of_missing_kernels(const TrainingRecipe& training, std::vector<std::st
 }
 
 std::vector<std::string> not_modelled(const StepRequest& request) {
-  std::vector<std::string> notes{"data loading and logging between steps", "host waits for the loss and for the gradient norm"};
+  std::vector<std::string> notes{"data loading and logging between steps"};
+  if (!request.framework.always_clips) notes.push_back("gradient norms above the clipping threshold, which cost a pass over the gradients");
   if (request.training.precision == Precision::kFp16) notes.push_back("loss scaling: no step is skipped");
+  if (request.parallel.pipeline > 1) notes.push_back("launch cost of the sending half of a point-to-point transfer");
   return notes;
 }
 
+// Sizes of explicit segments add up to all layers: they say nothing of parts of the model.
+void check_segments(const PlacementPolicy& policy, const StageLayout& stages) {
+  if (policy.segment_sizes.empty() || stages.parts.size() == 1) return;
+  throw InputError(
+      {"--recompute-segments"},
+      fmt::format("found sizes of segments, wanted their number or halving with {} model chunks, which apply it to their own layers",
+                  stages.parts.size()));
+}
+
+void check_reduce_dtype(const StepRequest& request) {
+  const DType found = *request.parallel.reduce_dtype, wanted = *request.training.gradient_dtype;
+  if (request.parallel.zero >= 2 || request.parallel.data == 1 || found == wanted) return;
+  throw InputError({"--set parallel.reduce_dtype"},
+                   fmt::format("found {}, wanted {}: zero 0 and 1 reduce gradients in the buffer where they accumulate (--grad-dtype)",
+                               dtype_name(found), dtype_name(wanted)));
+}
+
+// The builder of one step: what its parts share.
+class StepWriter {
+ public:
+  StepWriter(const StepRequest& request, const StepTemplates& templates, std::int64_t micro_batches)
+      : request_(request), parallel_(request.parallel), templates_(templates), micro_batches_(static_cast<std::int32_t>(micro_batches)) {}
+
+  BuiltStep write(BuiltStep built) && {
+    stages_ = built.stages;
+    frame_ = add_step_frame(builder_, parallel_, request_.framework);
+    make_stamps();
+    make_chunks();
+    add_unit_residents(built);
+    const OptimizerContext context{request_.model, request_.training, parallel_, request_.framework, residents_};
+    make_scripts();
+    const std::vector<StagePasses> passes = pipeline_passes(parallel_.schedule, stages_.stages, stages_.chunks, micro_batches_);
+    const std::vector<PipelineItem> program = pipeline_program(passes, stages_.chunks, *parallel_.point_to_point);
+    reserve();
+    const bool exchanges = *parallel_.point_to_point != PointToPoint::kOverlapped;
+    StepStamper stamper(builder_, frame_, scripts_, passes, micro_batches_,
+                        {.frees_outputs = *parallel_.deallocate_outputs,
+                         .host_waits = exchanges && request_.framework.waits_after_exchange,
+                         .stride = parallel_.tensor * parallel_.context * parallel_.data});
+    gather_weights_first(context, stamper);
+    stamper.write(program);
+    add_optimizer_phase(builder_, frame_, context, tails(stamper));
+    list_saved(stamper, built);
+    built.phases = phase_meaning();
+    built.saved_roles = {frame_.labels.saved, frame_.labels.saved_again};
+    built.phase_labels.assign(frame_.labels.phases.begin(), frame_.labels.phases.end());
+    built.not_modelled = not_modelled(request_);
+    built.graph = std::move(builder_).build();
+    return built;
+  }
+
+ private:
+  bool tied_on_one_stage() const { return request_.model.tied_head && parallel_.pipeline == 1; }
+
+  void make_stamps() {
+    embedding_ = make_stamp(builder_, templates_.embedding, batch_);
+    layer_ = make_stamp(builder_, templates_.layer, batch_);
+    head_ = make_stamp(builder_, templates_.head, batch_, tied_on_one_stage() ? &templates_.embedding : nullptr);
+  }
+
+  void make_chunks() {
+    for (std::int32_t stage = 0; stage < stages_.stages; ++stage) {
+      chunks_.emplace_back();
+      for (std::int32_t index = 0; index < stages_.chunks; ++index) {
+        const ModelChunk& chunk = stages_.chunk(stage, index);
+        chunks_.back().push_back({.layer = layer_,
+                                  .embedding = chunk.embedding ? &embedding_ : nullptr,
+                                  .head = chunk.head ? &head_ : nullptr,
+                                  .batch = batch_,
+                                  .first_layer = chunk.first_layer,
+                                  .layers = chunk.layers,
+                                  .ties_head = tied_on_one_stage()});
+      }
+    }
+  }
+
+  // Parameters whose storage is the unit's own: the table of a head tied on the same stage is the embedding's.
+  std::int64_t own_parameters(const TemplateStamp& stamp) const {
+    return stamp.own_weights.value / parameter_bytes(request_.training, parallel_).weight;
+  }
+
+  void add_unit_residents(BuiltStep& built) {
+    std::vector<std::vector<UnitParameters>> parameters;
+    for (const std::vector<ChunkStamps>& chunks : chunks_) {
+      std::vector<UnitParameters>& units = parameters.emplace_back();
+      std::int64_t sum = 0;
+      for (const ChunkStamps& chunk : chunks) {
+        const std::size_t first = chunk.embedding != nullptr ? 1 : 0;
+        for (std::size_t unit = 0; unit < chunk.units(); ++unit) {
+          const bool inner = unit >= first && unit - first < static_cast<std::size_t>(chunk.layers);
+          const std::int64_t layer = inner ? chunk.first_layer + static_cast<std::int64_t>(unit - first) : -1;
+          units.push_back({own_parameters(chunk.unit(unit)), static_cast<std::int32_t>(layer)});
+          sum += units.back().parameters;
+        }
+      }
+      built.parameters_of_stage.push_back(sum);
+    }
+    built.parameters_per_device = *std::max_element(built.parameters_of_stage.begin(), built.parameters_of_stage.end());
+    residents_ = add_residents(builder_, frame_, request_.training, parallel_, request_.framework, parameters, request_.library_workspace);
+  }
+
+  std::span<const UnitResidents> residents_of(std::size_t stage, std::size_t chunk) const {
+    std::size_t first = 0;
+    for (std::size_t before = 0; before < chunk; ++before) first += chunks_[stage][before].units();
+    return std::span(residents_.stages[stage]).subspan(first, chunks_[stage][chunk].units());
+  }
+
+  bool reduces_whole_gradients() const { return parallel_.data > 1 && parallel_.zero <= 1; }
+
+  void make_scripts() {
+    scripts_.resize(chunks_.size());
+    buckets_.resize(chunks_.size());
+    for (std::size_t stage = 0; stage < chunks_.size(); ++stage) {
+      for (std::size_t chunk = 0; chunk < chunks_[stage].size(); ++chunk) {
+        buckets_[stage].emplace_back();
+        if (reduces_whole_gradients()) {
+          buckets_[stage].back() = gradient_buckets(builder_, chunks_[stage][chunk], residents_of(stage, chunk), bucketed());
+        }
+        scripts_[stage].push_back(chunk_scripts(stage, chunk));
+      }
+    }
+  }
+
+  // Where nothing overlaps there is nothing to gain from several buckets.
+  ParallelLayout bucketed() const {
+    ParallelLayout layout = parallel_;
+    if (!*parallel_.overlap_gradient_reduce) layout.bucket = Bytes(0);
+    return layout;
+  }
+
+  ChunkScripts chunk_scripts(std::size_t stage, std::size_t chunk) {
+    const ChunkStamps& stamps = chunks_[stage][chunk];
+    const std::span<const UnitResidents> residents = residents_of(stage, chunk);
+    const PlacementPolicy policy = chunk_policy(request_.placement, stamps.first_layer, stamps.layers);
+    const PlacementPlan plan =
+        stamps.layers == 0 ? PlacementPlan{} : make_plan(templates_.layer, stamps.layers, policy, request_.framework);
+    const std::optional<UnitSharding> sharding =
+        unit_sharding(builder_, stamps, residents, parallel_, request_.framework, residents_.bytes, micro_batches_);
+    ScriptOptions options{.defers_weight_gradients = parallel_.schedule == PipelineKind::kZbH1 && parallel_.pipeline > 1,
+                          .keeps_output = !*parallel_.deallocate_outputs,
+                          .input_gather = input_gather(),
+                          .sharding = sharding ? &*sharding : nullptr,
+                          .buckets = {}};
+    options.reduces = *parallel_.reduce_every_micro_batch;
+    const auto make = [&] { return make_script(builder_, stamps, plan, residents, frame_.labels, options); };
+    ChunkScripts scripts{.usual = make(), .last = {}};
+    const bool reduces_last = reduces_whole_gradients() && *parallel_.overlap_gradient_reduce;
+    if (!reduces_last && (!sharding || options.reduces)) return scripts;
+    if (reduces_last) options.buckets = buckets_[stage][chunk];
+    options.reduces = true;
+    scripts.last = make();
+    return scripts;
+  }
+
+  // Without sequence parallelism every tensor-parallel rank holds the whole activations: each sends its part.
+  std::optional<Collective> input_gather() const {
+    const bool parts = request_.framework.scatters_pipeline_messages && parallel_.pipeline > 1 && parallel_.tensor > 1;
+    if (!parts || parallel_.sequence_parallel) return std::nullopt;
+    return Collective{.kind = CollectiveKind::kAllGather, .message = {}, .ranks = parallel_.tensor};
+  }
+
+  void reserve() {
+    std::size_t ops = 0, storages = 0, units = 0;
+    for (const std::vector<ChunkScripts>& chunks : scripts_) {
+      for (const ChunkScripts& scripts : chunks) {
+        constexpr std::size_t kTransferOps = 4;  // two transfers and what frees what they sent
+        ops += static_cast<std::size_t>(micro_batches_) * (scripts.usual.ops.size() + kTransferOps);
+        storages += static_cast<std::size_t>(micro_batches_) * scripts.usual.storages.size();
+      }
+    }
+    for (const std::vector<UnitResidents>& stage : residents_.stages) units += stage.size();
+    builder_.reserve(ops + 3 * units + 8 * chunks_.size(), storages + 7 * units);
+  }
+
+  // Weights that the last step updated are gathered beside this one's first forward passes.
+  void gather_weights_first(const OptimizerContext& context, StepStamper& stamper) {
+    if (parallel_.data == 1 || parallel_.zero == 0 || parallel_.zero == 3 || !*parallel_.overlap_weight_gather) return;
+    for (std::size_t stage = 0; stage < chunks_.size(); ++stage) {
+      for (std::size_t chunk = 0; chunk < chunks_[stage].size(); ++chunk) {
+        std::vector<OpId> gathers;
+        for (const UnitResidents& unit : residents_of(stage, chunk)) {
+          gathers.push_back(add_weight_gather(builder_, frame_, stage, context, unit, Phase::kForward, {}));
+        }
+        stamper.units_wait(static_cast<std::int32_t>(stage), static_cast<std::int32_t>(chunk), std::move(gathers));
+      }
+    }
+  }
+
+  // The part of a unit's gradients that belongs to the token table; none if it has no table of its own.
+  Tensor table_gradient(const TemplateStamp& stamp, const UnitResidents& residents) const {
+    for (std::size_t slot = 0; slot < stamp.source->slots.size(); ++slot) {
+      const StampOperand& operand = stamp.roots[slot];
+      const bool gradient = operand.place == OperandPlace::kWeightGradients && operand.size.value > 0;
+      if (!gradient || stamp.source->slots[slot].name.find(kWordEmbedding) == std::string::npos) continue;
+      return {residents.gradients, operand.offset, operand.size};
+    }
+    return {};
+  }
+
+  std::vector<StageTail> tails(const StepStamper& stamper) const {
+    std::vector<StageTail> tails;
+    for (std::size_t stage = 0; stage < chunks_.size(); ++stage) {
+      const auto index = static_cast<std::int32_t>(stage);
+      StageTail& tail = tails.emplace_back();
+      tail.layers = stages_.layers_of(index);
+      tail.last_compute = stamper.last_op(index, PassStream::kCompute);
+      tail.last_reduce = stamper.last_op(index, PassStream::kReduce);
+      for (std::size_t chunk = 0; chunk < chunks_[stage].size(); ++chunk) {
+        const ChunkStamps& stamps = chunks_[stage][chunk];
+        const std::span<const UnitResidents> residents = residents_of(stage, chunk);
+        tail.head = tail.head || stamps.head != nullptr;
+        if (!*parallel_.overlap_gradient_reduce) {
+          for (const GradientBucket& bucket : buckets_[stage][chunk]) tail.unreduced.push_back(bucket);
+        }
+        if (!request_.model.tied_head || parallel_.pipeline == 1) continue;
+        if (stamps.embedding != nullptr) tail.table_gradient = table_gradient(embedding_, residents.front());
+        if (stamps.head != nullptr) tail.table_gradient = table_gradient(head_, residents.back());
+      }
+    }
+    return tails;
+  }
+
+  // In the order of the model.
+  void list_saved(const StepStamper& stamper, BuiltStep& built) const {
+    for (std::int32_t chunk = 0; chunk < stages_.chunks; ++chunk) {
+      for (std::int32_t stage = 0; stage < stages_.stages; ++stage) {
+        const auto s = static_cast<std::size_t>(stage), c = static_cast<std::size_t>(chunk);
+        const ChunkScripts& scripts = scripts_[s][c];
+        const MicroBatchScript& script = scripts.last && micro_batches_ == 1 ? *scripts.last : scripts.usual;
+        std::vector<SavedTensor> saved =
+            saved_tensors(chunks_[s][c], stage, request_.model.layers, script, stamper.first_storage(stage, chunk));
+        std::move(saved.begin(), saved.end(), std::back_inserter(built.saved));
+      }
+    }
+  }
+
+  const StepRequest& request_;
+  const ParallelLayout& parallel_;
+  const StepTemplates& templates_;
+  std::int32_t micro_batches_;
+  StageLayout stages_;
+  OpGraphBuilder builder_;
+  StepFrame frame_;
+  std::vector<BatchTensor> batch_;
+  TemplateStamp embedding_, layer_, head_;
+  std::vector<std::vector<ChunkStamps>> chunks_;  // by stage, chunk; so are the next three
+  ResidentStorages residents_;
+  std::vector<std::vector<std::vector<GradientBucket>>> buckets_;
+  std::vector<std::vector<ChunkScripts>> scripts_;
+};
+
 }  // namespace
 
-BuiltStep build_step(const StepRequest& request, const StepTemplates& templates) {
-  const std::int64_t layers = request.model.layers;
+BuiltStep build_step(const StepRequest& given, const StepTemplates& templates) {
+  StepRequest request = given;
+  request.parallel = with_preset(given.parallel, given.training, given.framework);
+  request.training = with_gradient_dtype(given.training, request.parallel, given.framework);
+  const std::int64_t layers = request.model.layers, together = request.training.micro_batch * request.parallel.data;
   STEPSIM_CHECK(layers >= 1);
-  STEPSIM_CHECK(request.training.micro_batch >= 1);
-  STEPSIM_CHECK(request.training.global_batch % request.training.micro_batch == 0);
-  const std::int64_t micro_batches = request.training.global_batch / request.training.micro_batch;
+  STEPSIM_CHECK(together >= 1);
+  STEPSIM_CHECK(request.training.global_batch % together == 0);
+  const std::int64_t micro_batches = request.training.global_batch / together;
   check_graph_size(least_graph_size(templates.layer, layers, micro_batches), layers, micro_batches);
   BuiltStep built;
+  built.stages = stage_layout(layers, request.parallel.pipeline, request.parallel.virtual_stages, request.parallel.split);
   built.warnings = check_policy(request.placement, templates.layer, layers, request.training.attention);
+  check_segments(request.placement, built.stages);
+  check_reduce_dtype(request);
   warn_of_missing_kernels(request.training, built.warnings);
-  const PlacementPlan plan = make_plan(templates.layer, layers, request.placement, request.framework);
-  check_graph_size(graph_size(templates.layer, plan, layers, micro_batches), layers, micro_batches);
-
-  OpGraphBuilder builder;
-  const StepFrame frame = add_step_frame(builder, request.parallel, request.framework);
-  std::vector<BatchTensor> batch;
-  const TemplateStamp embedding = make_stamp(builder, templates.embedding, batch);
-  const TemplateStamp layer = make_stamp(builder, templates.layer, batch);
-  const TemplateStamp head = make_stamp(builder, templates.head, batch, request.model.tied_head ? &templates.embedding : nullptr);
-  const ParameterBytes bytes = parameter_bytes(request.training, request.framework);
-  const UnitParameters parameters{own_parameters(embedding, bytes), own_parameters(layer, bytes), own_parameters(head, bytes)};
-  built.parameters_per_device = parameters.embedding + layers * parameters.layer + parameters.head;
-  const ResidentStorages residents =
-      add_residents(builder, frame, request.training, request.framework, parameters, layers, request.library_workspace);
-
-  const ScriptStamps stamps{embedding, layer, head, batch};
-  const MicroBatchScript script = make_script(stamps, layers, plan, residents, frame);
-  const auto count = static_cast<std::size_t>(micro_batches);
-  const std::size_t optimizer_ops = residents.units.size() + 5;
-  builder.reserve(count * script.ops.size() + optimizer_ops, count * script.storages.size() + 5 * residents.units.size() + 1);
-  const StampedStep stamped = stamp_micro_batches(builder, frame, script, static_cast<std::int32_t>(micro_batches));
-  add_optimizer_phase(builder, frame, request.model, request.training, request.parallel, request.framework, residents);
-
-  built.saved = saved_tensors(stamps, layers, script, stamped.first_storage);
-  built.phases = phase_meaning();
-  built.saved_roles = {frame.saved, frame.saved_again};
-  built.phase_labels.assign(frame.phases.begin(), frame.phases.end());
-  built.not_modelled = not_modelled(request);
-  built.graph = std::move(builder).build();
-  return built;
+  const PlacementPlan whole = make_plan(templates.layer, layers, request.placement, request.framework);
+  check_graph_size(graph_size(templates.layer, whole, layers, micro_batches), layers, micro_batches);
+  return StepWriter(request, templates, micro_batches).write(std::move(built));
 }
 
 BuiltStep build_step(const StepRequest& request) {
   check_model(request.model);
   check_layout(request.model, request.training, request.parallel);
   StepRequest resolved = request;
-  resolved.training = with_gradient_dtype(request.training, request.framework);
+  resolved.parallel = with_preset(request.parallel, request.training, request.framework);
+  resolved.training = with_gradient_dtype(request.training, resolved.parallel, request.framework);
   const TemplateContext context{resolved.model, resolved.training, resolved.parallel, resolved.framework};
   return build_step(resolved, {embedding_layer(context), transformer_layer(context), head_layer(context)});
 }

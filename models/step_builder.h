@@ -1,5 +1,5 @@
-// A model, a recipe, a layout, a preset and a placement -> the operator DAG of one training step on one tensor-parallel group, seen from
-// one representative rank. Templates are stamped per layer and micro-batch; equal work is stored once. Knows no machine.
+// A model, a recipe, a layout, a preset and a placement -> the operator DAG of one training step, with one representative rank for each
+// pipeline stage (device i is stage i). Templates are stamped per layer and micro-batch; equal work is stored once. Knows no machine.
 #pragma once
 
 #include <string>
@@ -7,6 +7,7 @@
 
 #include "models/layer_template.h"
 #include "models/placement_plan.h"
+#include "models/stage_layout.h"
 #include "sim/metrics.h"
 #include "sim/op_graph.h"
 
@@ -23,6 +24,7 @@ struct StepRequest {
 
 // One saved tensor of one layer, for explain.
 struct SavedTensor {
+  std::int32_t stage = 0;
   std::int32_t layer = 0;  // -1 embedding, `layers` head
   std::string op, name;
   std::vector<std::int64_t> shape;
@@ -38,7 +40,9 @@ struct BuiltStep {
   std::vector<SavedTensor> saved;     // of micro-batch 0, by layer
   std::vector<LabelId> saved_roles;   // role labels that saved_activations_peak_bytes counts
   std::vector<LabelId> phase_labels;  // by Phase
-  std::int64_t parameters_per_device = 0;
+  StageLayout stages;
+  std::vector<std::int64_t> parameters_of_stage;  // that a device of the stage holds, of all ranks that share them
+  std::int64_t parameters_per_device = 0;         // the largest of those
   std::vector<std::string> warnings;
   std::vector<std::string> not_modelled;
 };

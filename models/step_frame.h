@@ -1,8 +1,9 @@
-// What every op of a step refers to: the representative device, its streams, the communicator of the tensor-parallel group, the host thread
-// that launches, and the words that phases and roles are labelled with.
+// What every op of a step refers to: the representative device of each pipeline stage, its streams, its communicators, the host thread that
+// launches, and the words that phases and roles are labelled with.
 #pragma once
 
 #include <array>
+#include <vector>
 
 #include "models/framework_preset.h"
 #include "models/training_recipe.h"
@@ -11,12 +12,33 @@
 
 namespace stepsim {
 
-struct StepFrame {
+// Streams that a pass writes to. Ops of one are in order; an op waits for what it needs on the others.
+enum class PassStream : std::uint8_t {
+  kCompute,
+  kTensor,  // collectives of the tensor-parallel group
+  kGather,  // of weights, data-parallel
+  kReduce,  // of gradients, data-parallel
+};
+inline constexpr std::size_t kPassStreams = 4;
+
+enum class TransferStream : std::uint8_t { kReceiveForward, kSendForward, kReceiveBackward, kSendBackward };
+inline constexpr std::size_t kTransferStreams = 4;
+
+struct StageFrame {
   DeviceId device;
-  StreamId compute;
-  StreamId tensor;                                 // none with one tensor-parallel rank
-  QueueId tensor_queue;                            // likewise
-  IssuerId issuer;                                 // none where launches cost no host time
+  std::array<StreamId, kPassStreams> streams;        // none where there is no such group
+  std::array<QueueId, kPassStreams> queues;          // communicators; gathers and reductions share one
+  std::array<StreamId, kTransferStreams> transfers;  // none with one stage; all one under blocking point-to-point
+  StreamId model_parallel;                           // collectives over the stages; none with one stage
+  IssuerId issuer;                                   // none where launches cost no host time
+
+  StreamId compute() const { return streams[0]; }
+  StreamId stream(PassStream each) const { return streams[static_cast<std::size_t>(each)]; }
+  QueueId queue(PassStream each) const { return queues[static_cast<std::size_t>(each)]; }
+  StreamId stream(TransferStream each) const { return transfers[static_cast<std::size_t>(each)]; }
+};
+
+struct StepLabels {
   std::array<LabelId, kPhaseNames.size()> phases;  // by Phase
   std::array<LabelId, kRoleNames.size()> roles;    // by Role, named as in the JSON result
   LabelId saved, saved_again, outside_layers;      // kSavedActivations, kSavedRecomputed, kOtherActivations
@@ -25,6 +47,12 @@ struct StepFrame {
   LabelId role(Role each) const { return roles[static_cast<std::size_t>(each)]; }
 };
 
+struct StepFrame {
+  StepLabels labels;
+  std::vector<StageFrame> stages;
+};
+
+// The layout has everything decided (with_preset).
 StepFrame add_step_frame(OpGraphBuilder&, const ParallelLayout&, const FrameworkPreset&);
 
 }  // namespace stepsim

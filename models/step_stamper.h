@@ -1,15 +1,97 @@
-// Writes micro-batches into a graph: the script once per micro-batch, its numbers shifted.
+// Writes the passes and transfers of all pipeline stages into a graph: each pass is a part of its chunk's script, its numbers shifted.
 #pragma once
 
+#include <optional>
+#include <span>
+#include <vector>
+
 #include "models/micro_batch_script.h"
+#include "models/pipeline_program.h"
 
 namespace stepsim {
 
-// Ids of the first micro-batch's first op and storage; those of script op i and storage code j are theirs plus i and j.
-struct StampedStep {
-  OpId first_op;
-  StorageId first_storage;
+struct ChunkScripts {
+  MicroBatchScript usual;
+  std::optional<MicroBatchScript> last;  // of the last micro-batch, where it differs
 };
-StampedStep stamp_micro_batches(OpGraphBuilder&, const StepFrame&, const MicroBatchScript&, std::int32_t micro_batches);
+
+// How a stage hands over to another.
+struct TransferRules {
+  bool frees_outputs = true;  // an output is freed when it is sent
+  bool host_waits = false;    // the host launches a pass that waits for an exchange when that is over
+  std::int32_t stride = 1;    // ranks between neighbouring stages
+};
+
+class StepStamper {
+ public:
+  // All must outlive it. `scripts` and `passes` by stage.
+  StepStamper(OpGraphBuilder&, const StepFrame&, const std::vector<std::vector<ChunkScripts>>& scripts,
+              const std::vector<StagePasses>& passes, std::int32_t micro_batches, const TransferRules&);
+
+  // What the first forward runs of a chunk's units wait for: gathers of their weights that the graph holds already; none: nothing.
+  void units_wait(std::int32_t stage, std::int32_t chunk, std::vector<OpId> gathers);
+
+  void write(std::span<const PipelineItem>);
+
+  // Of micro-batch 0; none where the script has no storage.
+  StorageId first_storage(std::int32_t stage, std::int32_t chunk) const;
+  // Of a stage; none: no such op.
+  OpId last_op(std::int32_t stage, PassStream stream) const {
+    return stages_[static_cast<std::size_t>(stage)].last[static_cast<std::size_t>(stream)];
+  }
+
+ private:
+  struct Instance {  // of a chunk and micro-batch
+    std::int32_t first_storage = -1;
+    bool made = false;
+    std::array<std::int32_t, 3> first_op{-1, -1, -1};  // by PassKind
+    OpId input, gradient;                              // transfers
+  };
+  struct PendingWait {
+    std::int32_t pass = 0;
+    OpId transfer;
+  };
+  struct StageState {
+    std::vector<Instance> instances;  // by chunk, micro-batch
+    std::vector<OpId> pass_ends;      // by pass: its last compute op
+    std::vector<PendingWait> waits;
+    std::vector<OpId> unit_ends;             // of all passes so far
+    std::vector<std::vector<OpId>> gathers;  // by chunk, unit: what its first forward run waits for
+    std::array<OpId, kPassStreams> last;     // by stream
+  };
+  // A pass that is being written.
+  struct PassWrite {
+    const MicroBatchScript& script;
+    const Instance& made;
+    const Pass& pass;
+    std::int32_t begin = 0, end = 0;
+    std::vector<OpId> exchanged;  // transfers that it waits for, whatever it reads
+    bool compute_waits = false;   // its first compute op is still to come, and waits for them
+    std::size_t next_run = 0;
+  };
+
+  void write_pass(const PipelineItem&);
+  void add_waits(PassWrite&, StageState&, std::int32_t op, std::vector<Edge>& edges);
+  OpId limit_of(const PassWrite&, const StageState&, const ScriptOp&) const;
+  void write_transfer(const PipelineItem&);
+  void free_after(OpId transfer, std::int32_t stage, Phase phase, std::int32_t micro_batch, StorageId sent);
+  Instance& instance(std::int32_t stage, const Pass&);
+  const MicroBatchScript& script(std::int32_t stage, const Pass&) const;
+  OpId id_of(const MicroBatchScript&, const Instance&, std::int32_t script_op) const;
+  void shift(const MicroBatchScript&, std::int32_t first_storage, std::int32_t begin, std::int32_t end);
+
+  OpGraphBuilder& builder_;
+  const StepFrame& frame_;
+  const std::vector<std::vector<ChunkScripts>>& scripts_;
+  const std::vector<StagePasses>& passes_;
+  std::int32_t micro_batches_;
+  TransferRules rules_;
+  WorkId marker_;
+  LabelId send_forward_, send_backward_, freed_;
+  std::vector<StageState> stages_;
+  // Rows of the pass that is being written, as ids of the graph.
+  std::vector<Tensor> reads_, writes_;
+  std::vector<StorageId> holds_;
+};
 
 }  // namespace stepsim

@@ -199,7 +199,7 @@ void TemplateBuilder::op(Direction direction, TemplateOp op) {
   ops.push_back(std::move(op));
 }
 
-void TemplateBuilder::pass(Direction direction, Pass pass) {
+void TemplateBuilder::pass(Direction direction, KernelPass pass) {
   MemoryBound work{.read = pass.further_reads, .written = pass.further_writes, .kernel = pass.kernel};
   for (const SlotIndex slot : pass.reads) work.read += size(slot);
   for (const SlotIndex slot : pass.writes) work.written += size(slot);

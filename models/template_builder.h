@@ -41,7 +41,7 @@ struct Weight {  // kNoSlot in both: the layer has none (no bias)
 };
 
 // A kernel bound by memory traffic: each operand moves once (updates: read and written), plus what its further passes move again.
-struct Pass {
+struct KernelPass {
   std::string name, module;
   std::vector<SlotIndex> reads, writes, updates, holds;
   MemoryKernel kernel = MemoryKernel::kFusedElementwise;
@@ -77,7 +77,7 @@ class TemplateBuilder {
   Weight shared_weight(const std::string& name, std::vector<std::int64_t> shape);
 
   void op(Direction, TemplateOp op);
-  void pass(Direction, Pass pass);
+  void pass(Direction, KernelPass pass);
   void gemm(Direction, const std::string& name, const std::string& module, const Gemm& work, std::vector<SlotIndex> reads,
             SlotIndex written);
   // Nothing where the group has one rank.

@@ -11,13 +11,13 @@ namespace {
 
 std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
 
-std::int32_t batch_index(const Slot& slot, std::vector<BatchTensor>& batch) {
+std::int32_t batch_index(OpGraphBuilder& builder, const Slot& slot, std::vector<BatchTensor>& batch) {
   for (std::size_t i = 0; i < batch.size(); ++i) {
     if (batch[i].name != slot.name) continue;
     STEPSIM_CHECK(batch[i].size == slot.size);
     return static_cast<std::int32_t>(i);
   }
-  batch.push_back({slot.name, slot.size});
+  batch.push_back({slot.name, slot.size, builder.label(slot.name)});
   return static_cast<std::int32_t>(batch.size()) - 1;
 }
 
@@ -32,8 +32,8 @@ SlotIndex root_or_none(const SlotTable& table, SlotIndex slot) { return slot == 
 // Places the roots; weights and their gradients one behind another in their layer's storage.
 class Placement {
  public:
-  Placement(TemplateStamp& stamp, std::vector<BatchTensor>& batch, const LayerTemplate* embedding)
-      : stamp_(stamp), batch_(batch), embedding_(embedding) {}
+  Placement(OpGraphBuilder& builder, TemplateStamp& stamp, std::vector<BatchTensor>& batch, const LayerTemplate* embedding)
+      : builder_(builder), stamp_(stamp), batch_(batch), embedding_(embedding) {}
 
   void add_roots() {
     const LayerTemplate& source = *stamp_.source;
@@ -53,7 +53,8 @@ class Placement {
     if (root == stamp_.table.output) return shared(OperandPlace::kOutput);
     if (root == root_or_none(stamp_.table, source.output_gradient)) return shared(OperandPlace::kOutputGradient);
     if (root == root_or_none(stamp_.table, source.input_gradient)) return shared(OperandPlace::kInputGradient);
-    if (slot.kind == SlotKind::kBatch) return {.place = OperandPlace::kBatch, .index = batch_index(slot, batch_), .size = slot.size};
+    if (slot.kind == SlotKind::kBatch)
+      return {.place = OperandPlace::kBatch, .index = batch_index(builder_, slot, batch_), .size = slot.size};
     if (slot.kind == SlotKind::kWeight) return resident(slot, OperandPlace::kWeights, OperandPlace::kTiedWeights, stamp_.own_weights);
     if (slot.kind == SlotKind::kWeightGradient) {
       return resident(slot, OperandPlace::kWeightGradients, OperandPlace::kTiedWeightGradients, stamp_.own_weight_gradients);
@@ -78,6 +79,7 @@ class Placement {
     return offset;
   }
 
+  OpGraphBuilder& builder_;
   TemplateStamp& stamp_;
   std::vector<BatchTensor>& batch_;
   const LayerTemplate* embedding_;
@@ -138,7 +140,7 @@ std::vector<StampOp> make_ops(OpGraphBuilder& builder, const TemplateStamp& stam
 TemplateStamp make_stamp(OpGraphBuilder& builder, const LayerTemplate& source, std::vector<BatchTensor>& batch,
                          const LayerTemplate* embedding) {
   TemplateStamp stamp{.source = &source, .table = SlotTable(source), .forward = {}, .backward = {}, .names = {}, .roots = {}};
-  Placement(stamp, batch, embedding).add_roots();
+  Placement(builder, stamp, batch, embedding).add_roots();
   for (const Slot& slot : source.slots) stamp.names.push_back(builder.label(slot.name));
   stamp.forward = make_ops(builder, stamp, source.forward);
   stamp.backward = make_ops(builder, stamp, source.backward);

@@ -48,6 +48,7 @@ struct StampOp {
 struct BatchTensor {
   std::string name;
   Bytes size;
+  LabelId label;
 };
 
 struct TemplateStamp {

@@ -1,12 +1,15 @@
 #include "models/training_recipe.h"
 
 #include "sim/check.h"
+#include "sim/dtype_name.h"
 #include "sim/input_error.h"
 
 namespace stepsim {
 
-constexpr std::int64_t kMostTokens = 1 << 24;  // of one sequence
-constexpr std::int64_t kMostCount = 1 << 20;   // of sequences in a batch, of ranks
+constexpr std::int64_t kMostTokens = 1 << 24;                // of one sequence
+constexpr std::int64_t kMostCount = 1 << 20;                 // of sequences in a batch, of ranks of a kind, of chunks
+constexpr std::int64_t kMostRanks = 1 << 24;                 // of all kinds together
+constexpr std::int64_t kMostBucket = std::int64_t{1} << 50;  // bytes
 
 [[noreturn]] static void refuse(const char* flag, const std::string& found, const std::string& wanted) {
   throw InputError({flag}, "found " + found + ", wanted " + wanted);
@@ -46,13 +49,96 @@ static void check_tensor_ranks(const ModelSpec& model, std::int64_t ranks) {
 }
 
 static void check_ranks(const ModelSpec& model, const ParallelLayout& parallel) {
-  check_range("--tp", parallel.tensor, kMostCount);
-  const std::pair<const char*, std::int32_t> later[] = {{"--pp", parallel.pipeline}, {"--dp", parallel.data}, {"--cp", parallel.context}};
-  for (const auto& [flag, ranks] : later) {
-    check_range(flag, ranks, kMostCount);
-    if (ranks != 1) refuse(flag, std::to_string(ranks), "1: not built yet");
-  }
+  const std::pair<const char*, std::int32_t> counts[] = {{"--tp", parallel.tensor},
+                                                         {"--pp", parallel.pipeline},
+                                                         {"--virtual-stages", parallel.virtual_stages},
+                                                         {"--dp", parallel.data},
+                                                         {"--cp", parallel.context}};
+  for (const auto& [flag, ranks] : counts) check_range(flag, ranks, kMostCount);
+  if (parallel.context != 1) refuse("--cp", std::to_string(parallel.context), "1: context parallelism is not built yet");
   check_tensor_ranks(model, parallel.tensor);
+  const std::int64_t before_data = std::int64_t{parallel.tensor} * parallel.pipeline;  // each at most 2^20
+  if (before_data > kMostRanks || before_data * parallel.data > kMostRanks) {
+    refuse("--gpus",
+           std::to_string(parallel.tensor) + " x " + std::to_string(parallel.pipeline) + " x " + std::to_string(parallel.data) +
+               " (tp x pp x dp)",
+           "at most " + std::to_string(kMostRanks) + " GPUs");
+  }
+}
+
+// Megatron-LM arguments.py and schedules.py, torch.distributed.pipelining schedules.py and sail-sg's zero bubble: chunks belong to the
+// interleaved schedule alone, which needs two stages and two chunks to interleave.
+static void check_schedule(const ParallelLayout& parallel) {
+  const std::string name(pipeline_name(parallel.schedule));
+  const std::string chunks = std::to_string(parallel.virtual_stages);
+  const bool interleaved = parallel.schedule == PipelineKind::kInterleaved;
+  if (parallel.virtual_stages > 1 && parallel.pipeline == 1) refuse("--virtual-stages", chunks + " with --pp 1", "1, or --pp 2 and more");
+  if (parallel.virtual_stages > 1 && !interleaved) {
+    refuse("--virtual-stages", chunks + " with --schedule " + name, "1, or --schedule interleaved");
+  }
+  if (parallel.virtual_stages == 1 && interleaved) {
+    refuse("--schedule", name + " with --virtual-stages 1", "--virtual-stages 2 or more, or another schedule");
+  }
+}
+
+static std::string dtype_list(const TrainingRecipe& training) {
+  switch (training.precision) {
+    case Precision::kBf16:
+      return "fp32 or bf16 with --precision bf16";
+    case Precision::kFp16:
+      return "fp32 or fp16 with --precision fp16";
+    case Precision::kFp32:
+      return "fp32 with --precision fp32";
+  }
+  return "";
+}
+
+// Gradients are made in the dtype of the products and kept in it or in fp32 (Megatron-LM arguments.py, torchtitan MixedPrecisionPolicy).
+// Only their collectives may be narrower under fp32 (DDP's bf16_compress_hook and fp16_compress_hook).
+static void check_gradient_dtypes(const TrainingRecipe& training, const ParallelLayout& parallel) {
+  const DType own = training.precision == Precision::kBf16   ? DType::kBf16
+                    : training.precision == Precision::kFp16 ? DType::kFp16
+                                                             : DType::kFp32;
+  const auto fits = [own](DType dtype) { return dtype == DType::kFp32 || dtype == own; };
+  if (training.gradient_dtype && !fits(*training.gradient_dtype)) {
+    refuse("--grad-dtype", dtype_name(*training.gradient_dtype), dtype_list(training));
+  }
+  const bool narrower = own == DType::kFp32 && (parallel.reduce_dtype == DType::kBf16 || parallel.reduce_dtype == DType::kFp16);
+  if (parallel.reduce_dtype && !fits(*parallel.reduce_dtype) && !narrower) {
+    refuse("--set parallel.reduce_dtype", dtype_name(*parallel.reduce_dtype), dtype_list(training));
+  }
+}
+
+static void check_sharding(const ParallelLayout& parallel) {
+  const std::string zero = std::to_string(parallel.zero);
+  if (parallel.zero < 0 || parallel.zero > 3) refuse("--zero", zero, "0, 1, 2 or 3");
+  if (parallel.zero >= 2 && parallel.pipeline > 1) {
+    // DeepSpeed's pipeline engine asserts it for both; torchtitan's FSDP under pipelines keeps weights gathered over passes.
+    refuse("--zero", zero + " with --pp " + std::to_string(parallel.pipeline),
+           "0 or 1: sharded gradients and weights under a pipeline are not built yet");
+  }
+  if (parallel.shard < 0)
+    refuse("--set parallel.shard", std::to_string(parallel.shard), "0 (all of --dp) or the ranks of a sharding group");
+  if (parallel.shard == 0) return;
+  if (parallel.data % parallel.shard != 0) {
+    refuse("--set parallel.shard", std::to_string(parallel.shard), "a divisor of --dp " + std::to_string(parallel.data));
+  }
+  if (parallel.zero < 2 && parallel.shard != parallel.data) {
+    refuse("--set parallel.shard", std::to_string(parallel.shard) + " with --zero " + zero,
+           "--zero 2 or 3, whose groups may be replicated");
+  }
+}
+
+static void check_data_parallel(const ParallelLayout& parallel) {
+  check_sharding(parallel);
+  if (parallel.bucket && (parallel.bucket->value < 0 || parallel.bucket->value > kMostBucket)) {
+    refuse("--set parallel.bucket_size", print_bytes(*parallel.bucket), "0 B (one bucket) to " + print_bytes(Bytes(kMostBucket)));
+  }
+  constexpr std::int32_t kMostUnits = 1 << 20;
+  if (parallel.gather_limit && (*parallel.gather_limit < 0 || *parallel.gather_limit > kMostUnits)) {
+    refuse("--set parallel.gather_limit", std::to_string(*parallel.gather_limit),
+           "0 (no limit) to " + std::to_string(kMostUnits) + " units");
+  }
 }
 
 static void check_sequence(const ModelSpec& model, const TrainingRecipe& training, const ParallelLayout& parallel) {
@@ -80,6 +166,13 @@ static void check_batch(const TrainingRecipe& training, const ParallelLayout& pa
            "a multiple of " + std::to_string(together) + " (micro-batch " + std::to_string(training.micro_batch) + " x data-parallel " +
                std::to_string(parallel.data) + ")");
   }
+  // Megatron-LM schedules.py: warm-up and steady state go through the chunks in groups of as many micro-batches as there are stages.
+  const std::int64_t micro_batches = training.global_batch / together;
+  if (parallel.schedule == PipelineKind::kInterleaved && micro_batches % parallel.pipeline != 0) {
+    refuse("--global-batch", std::to_string(training.global_batch) + " (" + std::to_string(micro_batches) + " micro-batches)",
+           "a multiple of " + std::to_string(together * parallel.pipeline) +
+               ": the interleaved schedule needs micro-batches that are a multiple of --pp " + std::to_string(parallel.pipeline));
+  }
 }
 
 // Tensors of all layers, at 16 bytes an element with four of each kind alive, stay below 2^62 bytes: no sum of sizes overflows.
@@ -101,6 +194,10 @@ static void check_size(const ModelSpec& model, const TrainingRecipe& training) {
 void check_layout(const ModelSpec& model, const TrainingRecipe& training, const ParallelLayout& parallel) {
   STEPSIM_CHECK(!model_problem(model).has_value());
   check_ranks(model, parallel);
+  check_schedule(parallel);
+  stage_layout(model.layers, parallel.pipeline, parallel.virtual_stages, parallel.split);
+  check_data_parallel(parallel);
+  check_gradient_dtypes(training, parallel);
   check_sequence(model, training, parallel);
   check_batch(training, parallel);
   check_probability("--dropout", training.dropout);

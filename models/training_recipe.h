@@ -6,9 +6,13 @@
 #include <string>
 
 #include "models/model_spec.h"
+#include "models/pipeline_program.h"
+#include "models/stage_layout.h"
 #include "sim/op_work.h"
 
 namespace stepsim {
+
+struct FrameworkPreset;
 
 enum class AttentionKind : std::uint8_t { kUnfused, kFlash, kFused };  // fused: cuDNN
 enum class Precision : std::uint8_t { kBf16, kFp16, kFp32 };           // fp8 and below come with part 4
@@ -30,17 +34,47 @@ struct TrainingRecipe {
   IterationKind iteration = IterationKind::kSteady;
 };
 
+// What a preset decides and a user may override is optional here: with_preset() fills it in.
 struct ParallelLayout {
-  std::int32_t tensor = 1;                           // ranks of a tensor-parallel group
-  bool sequence_parallel = false;                    // needs tensor > 1 to matter
-  std::int32_t pipeline = 1, data = 1, context = 1;  // above 1: part 2 and later
+  std::int32_t tensor = 1;         // ranks of a tensor-parallel group
+  bool sequence_parallel = false;  // needs tensor > 1 to matter
+  std::int32_t context = 1;        // above 1: later
+  // Pipeline
+  std::int32_t pipeline = 1;        // stages
+  std::int32_t virtual_stages = 1;  // model chunks a stage
+  PipelineKind schedule = PipelineKind::k1F1B;
+  StageSplit split{};
+  std::optional<PointToPoint> point_to_point{};
+  std::optional<bool> deallocate_outputs{};  // an output is freed when it is sent (2205.05198 appendix B); else it lives until its backward
+  // Data parallelism
+  std::int32_t data = 1;                           // ranks
+  std::int32_t zero = 0;                           // 0 replicas, 1 optimizer state sharded, 2 gradients too, 3 weights too (FSDP)
+  std::int32_t shard = 0;                          // ranks of a sharding group, a divisor of data (HSDP: replicas of it); 0: all of data
+  std::optional<bool> overlap_gradient_reduce{};   // beside the last micro-batch's backward, in buckets; else after it
+  std::optional<bool> overlap_weight_gather{};     // zero 1 and 2: beside the forward pass; else after the optimizer
+  std::optional<Bytes> bucket{};                   // of gradients in the dtype in which they are reduced; 0: one bucket
+  std::optional<DType> reduce_dtype{};             // of gradient collectives
+  std::optional<bool> reduce_every_micro_batch{};  // zero 2 and 3; false: unsharded gradients accumulate (no_sync)
+  // zero 3
+  std::optional<bool> reshard_after_forward{};                  // weights are gathered again in backward
+  std::optional<bool> prefetch_forward{}, prefetch_backward{};  // the next unit's gather is launched before this unit's kernels
+  std::optional<std::int32_t> gather_limit{};  // units gathered ahead before the host waits for the release of one; 0: no limit
+
+  std::int32_t sharding_ranks() const { return shard == 0 ? data : shard; }
+  std::int64_t ranks() const { return std::int64_t{tensor} * pipeline * context * data; }
 };
 
-// Numbers out of any range (sequence 1..2^24, micro-batch, global batch and ranks 1..2^20, dropout 0..1, saved bytes of all layers below
-// 2^62), and what cannot be trained so: heads not divisible by TP, sequence not divisible by TP under SP, kv_heads against TP (kv heads are
-// replicated when TP is a multiple of them), ffn and batch divisibility, sequence above a learned position table. `--flag: found X, wanted
-// Y`: InputError.
+// Numbers out of any range (sequence 1..2^24, micro-batch, global batch and ranks of each kind 1..2^20, ranks together 2^24, dropout 0..1,
+// saved bytes of all layers below 2^62), and what cannot be trained so: heads not divisible by TP, sequence not divisible by TP under SP,
+// kv_heads against TP (kv heads are replicated when TP is a multiple of them), ffn and batch divisibility, sequence above a learned
+// position table; layers against stages and chunks (stage_layout), chunks without the interleaved schedule, its micro-batches against the
+// stages; sharding groups that do not divide the data-parallel ranks, gradient dtypes. `--flag: found X, wanted Y`, or "--set
+// parallel.shard: ..." where there is no flag: InputError.
 void check_layout(const ModelSpec&, const TrainingRecipe&, const ParallelLayout&);
+
+// The layout with everything decided: what the user left open is the preset's. Zero 0 and 1 reduce gradients in the buffer where they
+// accumulate, so in its dtype.
+ParallelLayout with_preset(const ParallelLayout&, const TrainingRecipe&, const FrameworkPreset&);
 
 // Rows of the embedding table and head after padding to `multiple` x tensor ranks (Megatron: 128).
 std::int64_t padded_vocab(std::int64_t vocab, std::int64_t multiple, std::int32_t tensor);

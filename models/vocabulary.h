@@ -13,14 +13,25 @@ inline constexpr std::array<std::string_view, 4> kPhaseNames = {"forward", "back
 
 // Buckets of role labels: memory.at_peak of the JSON result, in this order.
 enum class Role : std::uint8_t {
-  kWeights, kGradients, kOptimizerState, kActivations, kActivationGradients, kRecomputed, kOffloadStaging, kCommunication, kWorkspace, kLogits, kOther
+  kWeights,
+  kGradients,
+  kOptimizerState,
+  kActivations,
+  kActivationGradients,
+  kRecomputed,
+  kOffloadStaging,
+  kCommunication,
+  kWorkspace,
+  kLogits,
+  kOther
 };
 inline constexpr std::array<std::string_view, 11> kRoleNames = {
-    "weights", "gradients", "optimizer_state", "activations", "activation_gradients", "recomputed", "offload_staging", "communication",
-    "workspace", "logits", "other"};
+    "weights",       "gradients", "optimizer_state", "activations", "activation_gradients", "recomputed", "offload_staging",
+    "communication", "workspace", "logits",          "other"};
 
 // Role labels (text) with bucket kActivations or kRecomputed. Saved ones are what saved_activations_peak_bytes counts:
-// storages of Transformer layers that a backward op reads. The others (embedding mask, final norm, head input, batch) are "activations" too.
+// storages of Transformer layers that a backward op reads. The others (embedding mask, final norm, head input, batch) are "activations"
+// too.
 inline constexpr std::string_view kSavedActivations = "saved activations";            // bucket kActivations
 inline constexpr std::string_view kSavedRecomputed = "saved activations, run again";  // bucket kRecomputed
 inline constexpr std::string_view kOtherActivations = "activations outside layers";   // bucket kActivations
@@ -32,5 +43,11 @@ inline constexpr std::array<std::string_view, 6> kGroupNames = {"", "tp", "dp", 
 // Stream and queue kinds.
 inline constexpr std::string_view kComputeStream = "compute";
 inline constexpr std::string_view kTensorStream = "tp communication";
+inline constexpr std::string_view kDataGroup = "dp communicator";
+inline constexpr std::string_view kGatherStream = "dp gather", kReduceStream = "dp reduce";
+inline constexpr std::string_view kTransferStream = "pp";  // blocking point-to-point
+inline constexpr std::array<std::string_view, 4> kTransferStreamNames = {"pp receive forward", "pp send forward", "pp receive backward",
+                                                                         "pp send backward"};  // by TransferStream
+inline constexpr std::string_view kModelParallelStream = "model-parallel communication";
 
 }  // namespace stepsim

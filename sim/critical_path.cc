@@ -17,31 +17,6 @@ namespace {
 
 std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
 
-// The op that last held up the thread that launched `op`: among what this launch and those before it had to come after, of the latest
-// launch that had to. None: launches only waited for one another.
-OpId held_up_launch(const OpGraph& graph, const Waits& waits, const std::vector<std::int32_t>& issue_index, OpId op) {
-  const std::span<const OpId> order = graph.issue_order(graph.op(op).issuer);
-  for (std::int32_t i = issue_index[at(op.index)]; i >= 0; --i) {
-    OpId latest{};
-    for (const OpId before : graph.issue_after(order[at(i)])) {
-      if (waits.run(before) == nullptr) continue;
-      const bool later = !latest.valid() || waits.run(latest)->end < waits.run(before)->end;
-      if (later || (waits.run(latest)->end == waits.run(before)->end && before < latest)) latest = before;
-    }
-    if (latest.valid()) return latest;
-  }
-  return {};
-}
-
-std::vector<std::int32_t> index_in_issue_order(const OpGraph& graph) {
-  std::vector<std::int32_t> index(graph.ops().size(), -1);
-  for (std::int32_t issuer = 0; at(issuer) < graph.issuers().size(); ++issuer) {
-    const std::span<const OpId> order = graph.issue_order(IssuerId{issuer});
-    for (std::size_t i = 0; i < order.size(); ++i) index[at(order[i].index)] = static_cast<std::int32_t>(i);
-  }
-  return index;
-}
-
 PathStep step_of(const OpGraph& graph, const OpRun& run) {
   const StreamId stream = graph.op(run.op).stream;
   const DeviceId device = stream.valid() ? graph.streams()[at(stream.index)].device : DeviceId{};
@@ -53,14 +28,13 @@ PathStep step_of(const OpGraph& graph, const OpRun& run) {
 std::vector<PathStep> critical_path(const OpGraph& graph, const StepResult& result) {
   if (result.timeline.empty()) return {};
   const Waits waits(graph, result);
-  const std::vector<std::int32_t> issue_index = index_in_issue_order(graph);
   const auto ends_before = [](const OpRun& a, const OpRun& b) { return a.end != b.end ? a.end < b.end : b.op < a.op; };
   const OpRun* run = &*std::max_element(result.timeline.begin(), result.timeline.end(), ends_before);
   std::vector<PathStep> path{step_of(graph, *run)};
   Trail trail(graph);
   trail.enter(run->op, run->start);
   while (const std::optional<Waits::Cause> cause = waits.last_cause(run->op, run->start)) {
-    const OpId before = cause->op.valid() ? cause->op : held_up_launch(graph, waits, issue_index, run->op);
+    const OpId before = cause->op.valid() ? cause->op : waits.held_up_launch(run->op);
     if (!before.valid()) break;
     run = waits.run(before);
     if (!trail.enter(before, run->start)) break;

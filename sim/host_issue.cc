@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "sim/prefetch.h"
 #include "sim/saturating_sum.h"
 
 namespace stepsim {
@@ -10,17 +11,19 @@ namespace {
 
 std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
 
+constexpr std::size_t kPrefetched = 8;  // launches ahead; measured
+
 }  // namespace
 
 HostIssue::HostIssue(const OpGraph& graph, const RunPlan& plan, const OpCosts& costs)
-    : graph_(graph), plan_(plan), costs_(costs), threads_(graph.issuers().size()) {
+    : graph_(graph), costs_(costs), threads_(graph.issuers().size()) {
   if (threads_.empty()) return;
   const std::size_t ops = graph.ops().size();
-  issued_.assign(ops, TimePoint(0));
+  launches_.resize(ops);
   bool waits = false;
   for (std::size_t i = 0; i < ops; ++i) {
     if (!(plan.flags[i] & RunPlan::kIssued)) continue;
-    issued_[i] = kNotIssued;
+    launches_[i] = {.issued = kNotIssued, .issuer = graph.ops()[i].issuer, .cost = plan.rows[i].cost};
     waits = waits || !graph.issue_after(OpId{static_cast<std::int32_t>(i)}).empty();
   }
   for (std::size_t i = 0; i < threads_.size(); ++i) {
@@ -70,20 +73,21 @@ std::span<const OpId> HostIssue::advance(IssuerId issuer, TimePoint now) {
   thread.waits_for = {};
   thread.full = false;
   while (thread.next < order.size()) {
+    if (thread.next + kPrefetched < order.size()) prefetch(&launches_[index(order[thread.next + kPrefetched])]);
     const std::size_t end = launch_end(order, thread.next);
     if (!has_ended_.empty() && waits(issuer, order, end)) break;
     std::size_t kernel = thread.next;
-    while (kernel < end && plan_.rows[index(order[kernel])].cost < 0) ++kernel;
+    while (kernel < end && launches_[index(order[kernel])].cost < 0) ++kernel;
     if (kernel < end) {
       if (thread.outstanding >= thread.run_ahead) {
         thread.full = true;
         break;
       }
       ++thread.outstanding;
-      thread.free = saturating_sum(thread.free, costs_.row(plan_.rows[index(order[kernel])].cost).issue);
+      thread.free = saturating_sum(thread.free, costs_.row(launches_[index(order[kernel])].cost).issue);
     }
     for (; thread.next < end; ++thread.next) {
-      issued_[index(order[thread.next])] = std::min(thread.free, kNotIssued - Duration(1));
+      launches_[index(order[thread.next])].issued = std::min(thread.free, kNotIssued - Duration(1));
       if (!launch_.empty()) launch_[index(order[thread.next])] = order[end - 1];
     }
   }
@@ -96,7 +100,7 @@ IssuerId HostIssue::started(OpId op) {
     if (launch_started_[launch]) return {};
     launch_started_[launch] = true;
   }
-  const IssuerId issuer = graph_.op(op).issuer;
+  const IssuerId issuer = launches_[index(op)].issuer;
   Thread& thread = threads_[at(issuer.index)];
   --thread.outstanding;
   return thread.full ? issuer : IssuerId{};

@@ -24,7 +24,7 @@ class HostIssue {
   HostIssue(const OpGraph&, const RunPlan&, const OpCosts&);
 
   // When the launch of the op is done (maybe in the future); kNotIssued if the thread has not got there. 0 without an issuer.
-  TimePoint issued(OpId op) const { return issued_.empty() ? TimePoint(0) : issued_[index(op)]; }
+  TimePoint issued(OpId op) const { return launches_.empty() ? TimePoint(0) : launches_[index(op)].issued; }
 
   // Lets a thread launch what it can; it was blocked until `now`. The ops it launched, in order.
   std::span<const OpId> advance(IssuerId, TimePoint now);
@@ -53,16 +53,20 @@ class HostIssue {
     bool full = false;        // blocked by run-ahead
     IssuerId next_waiting{};  // for the same op
   };
+  struct Launch {
+    TimePoint issued{};
+    IssuerId issuer{};
+    std::int32_t cost = -1;  // row; -1 for markers
+  };
   static std::size_t index(OpId op) { return static_cast<std::size_t>(op.index); }
   std::size_t launch_end(std::span<const OpId> order, std::size_t begin) const;
   std::span<const IssuerId> waiting_for(OpId);
   bool waits(IssuerId, std::span<const OpId> order, std::size_t end);
 
   const OpGraph& graph_;
-  const RunPlan& plan_;
   const OpCosts& costs_;
   std::vector<Thread> threads_;
-  std::vector<TimePoint> issued_;        // by op; empty without issuers
+  std::vector<Launch> launches_;         // by op; empty without issuers
   std::vector<OpId> launch_;             // by op: one op of its launch, the same for all; empty without launch groups
   std::vector<bool> launch_started_;     // by that op; empty without launch groups
   std::vector<bool> has_ended_;          // by op; empty if no op is issued after another

@@ -1,12 +1,12 @@
 #include "sim/memory_ledger.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <queue>
 #include <utility>
 
 #include "sim/check.h"
+#include "sim/ledger_steps.h"
 
 namespace stepsim {
 
@@ -14,172 +14,24 @@ namespace {
 
 std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
 
-// A ledger rule is a list of these, in the order in which the ledger takes them.
-struct Step {
-  TimePoint time;
-  OpId op;
-  std::int32_t position = -1;  // issue position, to order steps of several issuers at one time; -1 in device time
-  bool claims = false;         // what the op writes first
-  bool releases = false;       // what the op is the last to hold
-};
-
-bool sooner(const Step& a, const Step& b) { return a.time != b.time ? a.time < b.time : a.position < b.position; }
-
-constexpr std::int32_t kDidNotRun = -1;
-
-std::vector<std::int32_t> run_of_op(const OpGraph& graph, const std::vector<OpRun>& timeline) {
-  std::vector<std::int32_t> run(graph.ops().size(), kDidNotRun);
-  for (std::size_t i = 0; i < timeline.size(); ++i) run[at(timeline[i].op.index)] = static_cast<std::int32_t>(i);
-  return run;
-}
-
-// Starts and ends of the wanted ops in device time. Few ops run at once, so a heap of their ends is cheaper than sorting all ends.
-template <class Wanted, class Use>
-void for_each_device_step(const OpGraph& graph, const std::vector<OpRun>& timeline, const Wanted& wanted, const Use& use) {
-  using End = std::pair<TimePoint, OpId>;
-  std::priority_queue<End, std::vector<End>, std::greater<>> running;
-  const auto end_all_until = [&](TimePoint time) {
-    for (; !running.empty() && running.top().first <= time; running.pop()) {
-      use(Step{.time = running.top().first, .op = running.top().second, .releases = true});
-    }
-  };
-  for (std::size_t first = 0, last = 0; first < timeline.size(); first = last) {
-    const TimePoint now = timeline[first].start;
-    bool any_zero = false;
-    for (; last < timeline.size() && timeline[last].start == now; ++last) any_zero = any_zero || timeline[last].end == now;
-    end_all_until(now);
-    if (any_zero) {
-      for (const bool markers : {true, false}) {
-        for (std::size_t i = first; i < last; ++i) {
-          const OpId op = timeline[i].op;
-          if (timeline[i].end != now || std::holds_alternative<Marker>(graph.work(op)) != markers || !wanted(op)) continue;
-          use(Step{.time = now, .op = op, .claims = true, .releases = true});
-        }
-      }
-    }
-    for (std::size_t i = first; i < last; ++i) {
-      if (timeline[i].end == now || !wanted(timeline[i].op)) continue;
-      use(Step{.time = now, .op = timeline[i].op, .claims = true});
-      running.emplace(timeline[i].end, timeline[i].op);
-    }
-  }
-  end_all_until(TimePoint::max());
-}
-
-// Merges neighbouring sorted runs, of which run i begins at begin[i] (the last entry is the size), until one is left.
-void merge_runs(std::vector<Step>& steps, std::vector<std::size_t> begin) {
-  std::vector<Step> merged(begin.size() > 2 ? steps.size() : 0);
-  while (begin.size() > 2) {
-    std::vector<std::size_t> next{0};
-    for (std::size_t run = 0; run + 1 < begin.size(); run += 2) {
-      const std::size_t middle = begin[run + 1], end = run + 2 < begin.size() ? begin[run + 2] : middle;
-      const auto iterator = [&steps](std::size_t i) { return steps.begin() + static_cast<std::ptrdiff_t>(i); };
-      std::merge(iterator(begin[run]), iterator(middle), iterator(middle), iterator(end),
-                 merged.begin() + static_cast<std::ptrdiff_t>(begin[run]), sooner);
-      next.push_back(end);
-    }
-    steps.swap(merged);
-    begin = std::move(next);
-  }
-}
-
-// Launches that ran, in the order of the issuer.
-template <class Use>
-void for_each_launch(const OpGraph& graph, const std::vector<OpRun>& timeline, const std::vector<std::int32_t>& run, IssuerId issuer,
-                     const Use& use) {
-  for (const OpId op : graph.issue_order(issuer)) {
-    const std::int32_t found = run[at(op.index)];
-    if (found == kDidNotRun) continue;
-    use(Step{.time = timeline[at(found)].issued, .op = op, .position = graph.issue_position(op), .claims = true, .releases = true});
-  }
-}
-
-// Whether one thread launches everything, in the order of time: simulated steps of one device. Nothing is to be sorted or merged then.
-bool one_thread_in_order(const OpGraph& graph, const std::vector<OpRun>& timeline, const std::vector<std::int32_t>& run) {
-  if (graph.issuers().size() != 1 || graph.issue_order(IssuerId{0}).size() != graph.ops().size()) return false;
-  TimePoint last = TimePoint::min();
-  for (const OpId op : graph.issue_order(IssuerId{0})) {
-    const std::int32_t found = run[at(op.index)];
-    if (found == kDidNotRun) continue;
-    if (timeline[at(found)].issued < last) return false;
-    last = timeline[at(found)].issued;
-  }
-  return true;
-}
-
-template <class Use>
-void for_each_issue_step(const OpGraph& graph, const std::vector<OpRun>& timeline, const std::vector<std::int32_t>& run, const Use& use) {
-  if (one_thread_in_order(graph, timeline, run)) return for_each_launch(graph, timeline, run, IssuerId{0}, use);
-  std::vector<Step> steps;
-  steps.reserve(timeline.size());
-  const auto keep = [&steps](const Step& step) { steps.push_back(step); };
-  const auto without_issuer = [&graph](OpId op) { return !graph.op(op).issuer.valid(); };
-  if (graph.issuers().empty()) return for_each_device_step(graph, timeline, without_issuer, use);
-  for_each_device_step(graph, timeline, without_issuer, keep);
-  std::vector<std::size_t> begin{0};
-  if (!steps.empty()) begin.push_back(steps.size());
-  for (std::int32_t issuer = 0; at(issuer) < graph.issuers().size(); ++issuer) {
-    for_each_launch(graph, timeline, run, IssuerId{issuer}, keep);
-    const auto first = steps.begin() + static_cast<std::ptrdiff_t>(begin.back());
-    if (!std::is_sorted(first, steps.end(), sooner)) std::sort(first, steps.end(), sooner);  // measured launches may be out of order
-    if (steps.size() > begin.back()) begin.push_back(steps.size());
-  }
-  merge_runs(steps, std::move(begin));
-  for (const Step& step : steps) use(step);
-}
-
-std::vector<OpId> ops_in_issue_order(const OpGraph& graph) {
-  std::vector<OpId> order(graph.ops().size());
-  for (std::int32_t op = 0; at(op) < order.size(); ++op) order[at(graph.issue_position(OpId{op}))] = OpId{op};
-  return order;
-}
-
-template <class Use>
-void for_each_schedule_step(const OpGraph& graph, const StepResult& result, const std::vector<std::int32_t>& run, const Use& use) {
-  enum : std::uint8_t { kNotStarted, kStarted, kDone };
-  std::vector<std::uint8_t> state(graph.ops().size(), kNotStarted);  // of asynchronous ops
-  std::vector<TimePoint> place(at(graph.device_count()), TimePoint{});
-  const std::vector<OpId> order = ops_in_issue_order(graph);
-  for (const OpId op : order) {
-    const std::int32_t found = run[at(op.index)];
-    if (found == kDidNotRun) continue;
-    const StreamId stream = graph.op(op).stream;
-    TimePoint time = result.timeline[at(found)].start;
-    const bool asynchronous = is_asynchronous(graph, op);
-    if (stream.valid()) {
-      TimePoint& here = place[at(graph.streams()[at(stream.index)].device.index)];
-      if (!asynchronous) here = std::max(here, time);
-      time = here;
-    }
-    for (const Edge& edge : graph.predecessors(op)) {
-      if (edge.kind != EdgeKind::kEndToStart || state[at(edge.from.index)] != kStarted) continue;
-      state[at(edge.from.index)] = kDone;
-      use(Step{.time = time, .op = edge.from, .releases = true});
-    }
-    if (asynchronous) state[at(op.index)] = kStarted;
-    use(Step{.time = time, .op = op, .claims = true, .releases = !asynchronous});
-  }
-  for (const OpId op : order) {
-    if (state[at(op.index)] == kStarted) use(Step{.time = result.end, .op = op, .releases = true});
-  }
-}
-
 enum Spaces : std::uint8_t { kNoSpace = 0, kDeviceSpace = 1, kHostSpace = 2, kBothSpaces = 3 };
 
 // The claims and releases of both spaces, taken step by step.
 class Ledger {
  public:
-  Ledger(const OpGraph& graph, const Machine& machine, const std::vector<OpRun>& timeline, const std::vector<std::int32_t>& run,
-         bool defers)
-      : graph_(graph), timeline_(timeline), run_(run) {
+  // `records`: keeps the log and not only the peaks.
+  Ledger(const OpGraph& graph, const Machine& machine, const std::vector<OpRun>& timeline, bool defers, bool records,
+         const Residency& changed = {})
+      : graph_(graph), timeline_(timeline), records_(records) {
     open_accounts(machine);
-    open_storages(machine, defers);
+    open_storages(machine, defers, changed);
     count_holders();
+    if (!foreign_.empty()) note_ends();
     claim_residents();
   }
 
   // Only for the storages in `spaces`.
-  void take(const Step& step, Spaces spaces) {
+  void take(const LedgerStep& step, Spaces spaces) {
     const std::span<const Tensor> writes = graph_.writes(step.op);
     if (step.claims && !writes.empty() && !std::holds_alternative<Marker>(graph_.work(step.op))) {
       for (const Tensor& tensor : writes) claim(tensor.storage, step, spaces);
@@ -195,9 +47,15 @@ class Ledger {
     for (Account& account : accounts_) release_deferred(account, TimePoint::max(), end);
   }
 
+  // Whether each device's memory depends on one host thread's order only: no two use it, and no free waits for an event.
+  bool threads_are_apart() const { return threads_are_apart_ && foreign_.empty(); }
+
+  // The largest sum so far of what was live in a device's memory.
+  Bytes peak(DeviceId device) const { return saturated(accounts_[at(device.index)].peak); }
+
   bool any_host = false;
-  std::vector<MemoryEvent> residents, device_events, host_events;
-  std::optional<OutOfMemory> out_of_memory;  // the first, by time; device memory first
+  std::vector<MemoryEvent> device_events, host_events;  // all residents are in the former, at its beginning
+  std::optional<OutOfMemory> out_of_memory;             // the first, by time; device memory first
   bool forced_frees = false;
 
  private:
@@ -208,9 +66,10 @@ class Ledger {
   };
   using WideSum = __int128;  // of sizes, each of which may be as large as an int64
   struct Account {           // one device's memory or one host's
-    WideSum used = 0;
+    WideSum used = 0, peak = 0;
     WideSum capacity = WideSum{1} << 120;  // no limit: above any sum of sizes
     TimePoint last{};
+    std::optional<IssuerId> thread{};  // of the first op that uses a storage there
     std::priority_queue<Deferred, std::vector<Deferred>, std::greater<>> deferred;
   };
   struct PoolUse {
@@ -223,7 +82,7 @@ class Ledger {
     std::int32_t pool = -1;
     std::int32_t deferred = -1;  // index into foreign_, where its free waits for other streams
     Spaces space = kNoSpace;     // none: without bytes
-    bool live = false, claimed = false, live_at_end = false;
+    bool live = false, claimed = false, live_at_start = false, live_at_end = false;
   };
   struct ForeignUse {
     StreamId owner;
@@ -259,7 +118,7 @@ class Ledger {
     return graph_.device_count() + (pooled ? pool.host : host);
   }
 
-  void open_storages(const Machine& machine, bool defers) {
+  void open_storages(const Machine& machine, bool defers, const Residency& changed) {
     std::vector<StreamId> compute(at(graph_.device_count()));
     for (std::int32_t stream = 0; at(stream) < graph_.streams().size(); ++stream) {
       const Stream& each = graph_.streams()[at(stream)];
@@ -275,31 +134,52 @@ class Ledger {
       use.size = storage.size.value;
       use.account = account_of(storage, machine);
       use.pool = storage.pool;
+      use.live_at_start = storage.live_at_start;
       use.live_at_end = storage.live_at_end;
-      in_space[use.space] += storage.live_at_start ? 1 : 2;
+      in_space[use.space] += 2;
       if (!defers || !storage.deferred_free || storage.space != MemorySpace::kDevice) continue;
       use.deferred = static_cast<std::int32_t>(foreign_.size());
       foreign_.push_back({.owner = compute[at(storage.device.index)]});
     }
+    for (const StorageId id : changed.storages) {
+      storages_[at(id.index)].live_at_start = changed.live_at_start;
+      storages_[at(id.index)].live_at_end = changed.live_at_end;
+    }
+    any_host = in_space[kHostSpace] > 0;
+    if (!records_) return;
     device_events.reserve(in_space[kDeviceSpace]);
     host_events.reserve(in_space[kHostSpace]);
-    any_host = in_space[kHostSpace] > 0;
   }
 
   void count_holders() {
     for (std::int32_t op = 0; at(op) < graph_.ops().size(); ++op) {
-      for (const Tensor& tensor : graph_.reads(OpId{op})) ++storages_[at(tensor.storage.index)].holders;
-      for (const Tensor& tensor : graph_.writes(OpId{op})) ++storages_[at(tensor.storage.index)].holders;
-      for (const StorageId storage : graph_.holds(OpId{op})) ++storages_[at(storage.index)].holders;
+      const IssuerId thread = graph_.op(OpId{op}).issuer;
+      for (const Tensor& tensor : graph_.reads(OpId{op})) count_holder(tensor.storage, thread);
+      for (const Tensor& tensor : graph_.writes(OpId{op})) count_holder(tensor.storage, thread);
+      for (const StorageId storage : graph_.holds(OpId{op})) count_holder(storage, thread);
     }
+  }
+  void count_holder(StorageId id, IssuerId thread) {
+    StorageUse& use = storages_[at(id.index)];
+    ++use.holders;
+    if (use.space != kDeviceSpace) return;
+    std::optional<IssuerId>& only = accounts_[at(use.account)].thread;
+    if (!only) only = thread;
+    threads_are_apart_ = threads_are_apart_ && *only == thread;
+  }
+
+  void note_ends() {
+    ends_.resize(graph_.ops().size());
+    for (const OpRun& run : timeline_) ends_[at(run.op.index)] = run.end;
   }
 
   void claim_residents() {
     for (std::size_t i = 0; i < storages_.size(); ++i) {
       StorageUse& use = storages_[i];
-      if (use.space == kNoSpace || !graph_.storages()[i].live_at_start) continue;
+      if (use.space == kNoSpace || !use.live_at_start) continue;
       add(use);
-      residents.push_back({.at = {}, .storage = StorageId{static_cast<std::int32_t>(i)}, .by = {}, .bytes = Bytes(use.size)});
+      if (!records_) continue;
+      device_events.push_back({.at = {}, .storage = StorageId{static_cast<std::int32_t>(i)}, .by = {}, .bytes = Bytes(use.size)});
     }
     for (std::size_t i = 0; i < accounts_.size() && !out_of_memory; ++i) {
       const Account& account = accounts_[i];
@@ -325,7 +205,9 @@ class Ledger {
   }
 
   void add(StorageUse& use) {
-    accounts_[at(use.account)].used += growth(use);
+    Account& account = accounts_[at(use.account)];
+    account.used += growth(use);
+    account.peak = std::max(account.peak, account.used);
     use.live = use.claimed = true;
     if (use.pool < 0) return;
     PoolUse& pool = pools_[at(use.pool)];
@@ -343,9 +225,11 @@ class Ledger {
     return std::min<WideSum>(room, pool.capacity.value - pools_[at(use.pool)].live - use.size + growth(use));
   }
 
-  std::vector<MemoryEvent>& events(const StorageUse& use) { return use.space == kHostSpace ? host_events : device_events; }
+  void note(const StorageUse& use, const MemoryEvent& event) {
+    if (records_) (use.space == kHostSpace ? host_events : device_events).push_back(event);
+  }
 
-  void claim(StorageId id, const Step& step, Spaces spaces) {
+  void claim(StorageId id, const LedgerStep& step, Spaces spaces) {
     StorageUse& use = storages_[at(id.index)];
     if ((use.space & spaces) == 0 || use.claimed) return;
     Account& account = accounts_[at(use.account)];
@@ -358,7 +242,7 @@ class Ledger {
     }
     add(use);
     if (use.deferred >= 0) foreign_[at(use.deferred)].owner = stream_on(step.op, graph_.storages()[at(id.index)].device);
-    events(use).push_back({.at = time, .storage = id, .by = step.op, .bytes = Bytes(use.size)});
+    note(use, {.at = time, .storage = id, .by = step.op, .bytes = Bytes(use.size)});
   }
 
   // From here on this space counts as unlimited.
@@ -376,7 +260,7 @@ class Ledger {
                                 .holders = live_in(use.account)};
   }
 
-  void let_go(StorageId id, const Step& step, Spaces spaces) {
+  void let_go(StorageId id, const LedgerStep& step, Spaces spaces) {
     StorageUse& use = storages_[at(id.index)];
     if ((use.space & spaces) == 0) return;
     --use.holders;
@@ -394,7 +278,7 @@ class Ledger {
   void note_foreign_use(const StorageUse& use, StorageId id, OpId op) {
     ForeignUse& foreign = foreign_[at(use.deferred)];
     if (stream_on(op, graph_.storages()[at(id.index)].device) == foreign.owner) return;
-    foreign.end = std::max(foreign.end, timeline_[at(run_[at(op.index)])].end);
+    foreign.end = std::max(foreign.end, ends_[at(op.index)]);
   }
 
   // The stream of the op's part on a device; of its first part where it has none there.
@@ -410,7 +294,7 @@ class Ledger {
     use.live = false;
     if (use.pool >= 0) pools_[at(use.pool)].live -= use.size;
     if (use.pool < 0 || !graph_.pools()[at(use.pool)].never_shrinks) accounts_[at(use.account)].used -= use.size;
-    events(use).push_back({.at = time, .storage = id, .by = by, .bytes = Bytes(-use.size)});
+    note(use, {.at = time, .storage = id, .by = by, .bytes = Bytes(-use.size)});
   }
 
   void release_deferred(Account& account, TimePoint ready, TimePoint time) {
@@ -431,52 +315,54 @@ class Ledger {
 
   const OpGraph& graph_;
   const std::vector<OpRun>& timeline_;
-  const std::vector<std::int32_t>& run_;
+  const bool records_;
+  bool threads_are_apart_ = true;
   std::vector<Account> accounts_;              // devices, then hosts
   bool overdrawn_[3] = {false, false, false};  // by Spaces: out of memory before
   std::vector<PoolUse> pools_;
   std::vector<StorageUse> storages_;
   std::vector<ForeignUse> foreign_;
+  std::vector<TimePoint> ends_;  // by op; only with foreign uses
 };
-
-template <class Use>
-void for_each_step(const OpGraph& graph, const StepResult& result, const std::vector<std::int32_t>& run, LedgerRule rule, const Use& use) {
-  switch (rule) {
-    case LedgerRule::kIssueOrder:
-      return for_each_issue_step(graph, result.timeline, run, use);
-    case LedgerRule::kDeviceOrder:
-      return for_each_device_step(
-          graph, result.timeline, [](OpId) { return true; }, use);
-    case LedgerRule::kScheduleOrder:
-      return for_each_schedule_step(graph, result, run, use);
-  }
-}
 
 }  // namespace
 
 void record_memory(const OpGraph& graph, const Machine& machine, LedgerRule device, LedgerRule host, StepResult& result) {
-  const std::vector<std::int32_t> run = run_of_op(graph, result.timeline);
-  Ledger ledger(graph, machine, result.timeline, run, device == LedgerRule::kIssueOrder);
+  Ledger ledger(graph, machine, result.timeline, device == LedgerRule::kIssueOrder, true);
   const bool together = device == host || !ledger.any_host;
   const Spaces first = together ? kBothSpaces : kDeviceSpace;
-  for_each_step(graph, result, run, device, [&](const Step& step) { ledger.take(step, first); });
-  if (!together) for_each_step(graph, result, run, host, [&](const Step& step) { ledger.take(step, kHostSpace); });
+  for_each_ledger_step(graph, result, device, [&](const LedgerStep& step) { ledger.take(step, first); });
+  if (!together) for_each_ledger_step(graph, result, host, [&](const LedgerStep& step) { ledger.take(step, kHostSpace); });
   ledger.finish(result.end);
   const auto earlier = [](const MemoryEvent& a, const MemoryEvent& b) { return a.at < b.at; };
   for (std::vector<MemoryEvent>* events : {&ledger.device_events, &ledger.host_events}) {
     // Each memory is monotone in time; memories that do not wait for one another need not be among themselves.
     if (!std::is_sorted(events->begin(), events->end(), earlier)) std::stable_sort(events->begin(), events->end(), earlier);
   }
-  if (ledger.residents.empty() && ledger.host_events.empty()) {
+  if (ledger.host_events.empty()) {
     result.memory = std::move(ledger.device_events);
   } else {
-    result.memory = std::move(ledger.residents);
-    result.memory.reserve(result.memory.size() + ledger.device_events.size() + ledger.host_events.size());
+    result.memory.clear();
+    result.memory.reserve(ledger.device_events.size() + ledger.host_events.size());
     std::merge(ledger.device_events.begin(), ledger.device_events.end(), ledger.host_events.begin(), ledger.host_events.end(),
                std::back_inserter(result.memory), earlier);
   }
   result.out_of_memory = std::move(ledger.out_of_memory);
   result.forced_frees = ledger.forced_frees;
+}
+
+std::vector<Bytes> device_peaks(const OpGraph& graph, const Machine& machine, const StepResult& result, LedgerRule device,
+                                const Residency& changed) {
+  Ledger ledger(graph, machine, result.timeline, device == LedgerRule::kIssueOrder, false, changed);
+  const auto take = [&](const LedgerStep& step) { ledger.take(step, kDeviceSpace); };
+  if (device == LedgerRule::kIssueOrder && ledger.threads_are_apart()) {
+    launches_of(graph, result.timeline).for_each_in_turn(take);  // thread by thread: what one uses lies closer together
+  } else {
+    for_each_ledger_step(graph, result, device, take);
+  }
+  std::vector<Bytes> peaks;
+  for (std::int32_t i = 0; i < graph.device_count(); ++i) peaks.push_back(ledger.peak(DeviceId{i}));
+  return peaks;
 }
 
 }  // namespace stepsim

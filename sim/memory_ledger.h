@@ -30,6 +30,16 @@ enum class LedgerRule : std::uint8_t {
 // - A storage without bytes has no events. A never-shrinking pool counts with its high-water mark; the log keeps its claims and releases.
 void record_memory(const OpGraph&, const Machine&, LedgerRule device, LedgerRule host, StepResult& result);
 
+// Storages that start and end the step otherwise than the graph says.
+struct Residency {
+  std::span<const StorageId> storages{};
+  bool live_at_start = false, live_at_end = true;
+};
+
+// By device: the largest sum of live storages in its memory that record_memory() would lead to if the graph had been built with `changed`,
+// which moves no op. Records nothing. A storage in a pool of device memory counts where the pool is.
+std::vector<Bytes> device_peaks(const OpGraph&, const Machine&, const StepResult&, LedgerRule device, const Residency& changed);
+
 struct MemoryPeak {
   Bytes bytes{};
   TimePoint at{};
@@ -40,8 +50,15 @@ struct MemoryPeak {
 // counts with its high-water mark and the roles that made it. First instant if reached twice.
 MemoryPeak memory_peak(const OpGraph&, const StepResult&, DeviceId, MemorySpace);
 
+// memory_peak() of all devices, in one pass over the log.
+struct MemoryPeaks {
+  std::vector<MemoryPeak> device{}, host{};  // by DeviceId
+};
+MemoryPeaks memory_peaks(const OpGraph&, const StepResult&);
+
 // The largest sum over the storages in device memory whose role label is one of `roles` (a label, not a bucket).
 Bytes peak_of_roles(const OpGraph&, const StepResult&, DeviceId, std::span<const LabelId> roles);
+std::vector<Bytes> peaks_of_roles(const OpGraph&, const StepResult&, std::span<const LabelId> roles);  // by DeviceId
 
 // Storages live at the peak, largest first (tie: lower id).
 std::vector<StorageId> holders_at_peak(const OpGraph&, const StepResult&, DeviceId, MemorySpace);

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "sim/check.h"
+#include "sim/prefetch.h"
 #include "sim/saturating_sum.h"
 #include "sim/waits.h"
 
@@ -24,21 +26,18 @@ struct LastOp {  // of a device
   TimePoint end{};
 };
 
-// Of the device that ends last; none if nothing ran on a stream.
+// Of the device that ends last, the first of equals; none if nothing ran on a stream. Late ops end late: few are looked at twice.
 LastOp last_op(const OpGraph& graph, const StepResult& result) {
-  std::vector<LastOp> last(at(graph.device_count()));
-  for (const OpRun& run : result.timeline) {
-    for (const StreamId part : graph.parts(run.op)) {
+  LastOp last;
+  for (auto run = result.timeline.rbegin(); run != result.timeline.rend(); ++run) {
+    if (last.op.valid() && run->end < last.end) continue;
+    for (const StreamId part : graph.parts(run->op)) {
       const DeviceId device = device_of(graph, part);
-      LastOp& known = last[at(device.index)];
-      if (!known.op.valid() || known.end < run.end || (known.end == run.end && run.op < known.op)) known = {device, run.op, run.end};
+      const bool sooner = std::pair(device, run->op) < std::pair(last.device, last.op);
+      if (!last.op.valid() || last.end < run->end || sooner) last = {device, run->op, run->end};
     }
   }
-  LastOp latest;
-  for (const LastOp& each : last) {
-    if (each.op.valid() && (!latest.op.valid() || latest.end < each.end)) latest = each;
-  }
-  return latest;
+  return last;
 }
 
 // The compute stream of the device; where it has none, the stream of its last op there.
@@ -128,6 +127,7 @@ class Partition {
 
   // The idle instants of [from, until) before `waiting` (none: the end of the step), back along what was waited for.
   void follow(std::optional<Waits::Cause> cause, OpId waiting, TimePoint from, TimePoint until) {
+    OpId launched = waiting;  // whose cause it is
     while (from < until) {
       if (!cause || cause->met <= from) {
         parts_.idle += until - from;
@@ -136,30 +136,42 @@ class Partition {
       const TimePoint met = std::min(cause->met, until);
       parts_.idle += until - met;
       until = met;
-      if (!cause->op.valid()) {
-        parts_.host += until - from;
-        return;
+      if (!cause->op.valid()) {  // the host: until the end of what it waited for itself
+        const OpId held = launched.valid() ? waits_.held_up_launch(launched) : OpId{};
+        const TimePoint freed = held.valid() ? std::clamp(waits_.run(held)->end, from, until) : from;
+        parts_.host += until - freed;
+        until = freed;
+        if (until == from) return;
+        cause = Waits::Cause{.op = held, .met = until};
       }
       if (!cause->only_start) {
         const TimePoint begin = std::clamp(waits_.run(cause->op)->start, from, until);
         wait_for(cause->op, waiting, until - begin);
         until = begin;
       }
-      cause = trail_.enter(cause->op, until) ? waits_.last_cause(cause->op, until) : std::nullopt;
+      launched = cause->op;
+      cause = trail_.enter(launched, until) ? waits_.last_cause(launched, until) : std::nullopt;
     }
   }
 
+  // What other devices do among themselves, their collectives included, is a bubble here.
   void wait_for(OpId running, OpId waiting, Duration time) {
     const OpClass its_class = op_class(graph_.work(running));
-    if (is_copy(its_class)) {
+    if (runs_elsewhere(running)) {
+      parts_.bubble += time;
+    } else if (is_copy(its_class)) {
       parts_.exposed_copy[at(copy_wait(waiting, its_class))] += time;
     } else if (is_transfer(its_class)) {
       parts_.exposed_collective[at(graph_.bucket(graph_.op(running).kind))] += time;
-    } else if (graph_.op(running).stream.valid() && device_of(graph_, graph_.op(running).stream) != parts_.device) {
-      parts_.bubble += time;
     } else {
       parts_.idle += time;
     }
+  }
+
+  bool runs_elsewhere(OpId op) const {
+    const std::span<const StreamId> parts = graph_.parts(op);
+    const auto here = [this](StreamId part) { return device_of(graph_, part) == parts_.device; };
+    return !parts.empty() && std::none_of(parts.begin(), parts.end(), here);
   }
 
   std::int32_t copy_wait(OpId waiting, OpClass copy) const {
@@ -200,96 +212,140 @@ TimePartition time_partition(const OpGraph& graph, const StepResult& result, con
 
 namespace {
 
-struct Interval {
-  TimePoint begin, end;
-};
-
-// Length of the union.
-Duration covered(std::vector<Interval>& intervals) {
-  const auto earlier = [](const Interval& a, const Interval& b) { return a.begin < b.begin; };
-  if (!std::is_sorted(intervals.begin(), intervals.end(), earlier)) std::sort(intervals.begin(), intervals.end(), earlier);
-  Duration sum{};
-  TimePoint until = TimePoint::min();
-  for (const Interval& each : intervals) {
-    if (each.end <= until) continue;
-    sum += each.end - std::max(until, each.begin);
-    until = each.end;
-  }
-  return sum;
-}
-
-// Costs by work and device, asked once each.
-class KnownCosts {
+// The union of intervals that come almost in the order of their beginnings.
+class Union {
  public:
-  KnownCosts(const OpGraph& graph, const CostModel& model) : graph_(graph), model_(model), known_(at(graph.device_count())) {}
-
-  // Of an op with several parts: fixed and alone the maxima over the parts, and of each resource the largest load.
-  struct OpCost {
-    Duration fixed{}, alone{};
-    std::vector<Load> loads{};
-  };
-  OpCost of(OpId op) {
-    OpCost all;
-    for (const StreamId part : graph_.parts(op)) {
-      const Cost& cost = on(graph_.op(op).work, device_of(graph_, part));
-      all.fixed = std::max(all.fixed, cost.fixed);
-      all.alone = std::max(all.alone, cost.alone);
-      for (const Load& load : cost.loads) {
-        const auto same = [&load](const Load& other) { return other.resource == load.resource; };
-        const auto found = std::find_if(all.loads.begin(), all.loads.end(), same);
-        if (found == all.loads.end()) {
-          all.loads.push_back(load);
-        } else {
-          found->fraction_2e30 = std::max(found->fraction_2e30, load.fraction_2e30);
-          found->peers = std::max(found->peers, load.peers);
-        }
-      }
+  void add(TimePoint begin, TimePoint end) {
+    if (end <= begin) return;
+    if (parts_.empty() || parts_.back().end < begin) {
+      parts_.push_back({begin, end});
+    } else if (parts_.back().begin <= begin) {
+      parts_.back().end = std::max(parts_.back().end, end);
+    } else {
+      insert(begin, end);
     }
-    return all;
+  }
+  Duration length() const {
+    Duration sum{};
+    for (const Part& part : parts_) sum += part.end - part.begin;
+    return sum;
   }
 
  private:
-  const Cost& on(WorkId work, DeviceId device) {
-    std::vector<std::optional<Cost>>& costs = known_[at(device.index)];
-    costs.resize(graph_.works().size());
-    std::optional<Cost>& cost = costs[at(work.index)];
-    if (!cost) cost = model_.cost(graph_.work(work), device);
-    return *cost;
+  struct Part {
+    TimePoint begin, end;
+  };
+  void insert(TimePoint begin, TimePoint end) {
+    const auto first = std::lower_bound(parts_.begin(), parts_.end(), begin, [](const Part& part, TimePoint at) { return part.end < at; });
+    auto last = first;  // [first, last) touch the new interval
+    for (; last != parts_.end() && last->begin <= end; ++last) {
+      begin = std::min(begin, last->begin);
+      end = std::max(end, last->end);
+    }
+    if (first == last) {
+      parts_.insert(first, {begin, end});
+    } else {
+      *first = {begin, end};
+      parts_.erase(first + 1, last);
+    }
+  }
+  std::vector<Part> parts_;  // in order, apart from one another
+};
+
+// What an op does to shared resources.
+struct Loads {
+  struct Row {
+    std::size_t resource = 0;
+    double fraction = 0;
+    std::uint16_t peers = 1;
+  };
+  Duration fixed{}, alone{};
+  std::vector<Row> rows{};
+};
+
+// Loads by work and device, asked once each.
+class KnownLoads {
+ public:
+  KnownLoads(const OpGraph& graph, const CostModel& model) : graph_(graph), model_(model), known_(at(graph.device_count())) {}
+
+  // Valid until the next call.
+  const Loads& of(OpId op) {
+    const std::span<const StreamId> parts = graph_.parts(op);
+    const Loads& first = on(graph_.op(op).work, device_of(graph_, parts[0]));
+    if (parts.size() == 1) return first;
+    together_ = first;
+    for (const StreamId part : parts.subspan(1)) add(on(graph_.op(op).work, device_of(graph_, part)));
+    return together_;
+  }
+
+ private:
+  // Of an op with several parts: fixed and alone the maxima over the parts, and of each resource the largest load.
+  void add(const Loads& part) {
+    together_.fixed = std::max(together_.fixed, part.fixed);
+    together_.alone = std::max(together_.alone, part.alone);
+    for (const Loads::Row& row : part.rows) {
+      const auto same = [&row](const Loads::Row& other) { return other.resource == row.resource; };
+      const auto found = std::find_if(together_.rows.begin(), together_.rows.end(), same);
+      if (found == together_.rows.end()) {
+        together_.rows.push_back(row);
+      } else {
+        found->fraction = std::max(found->fraction, row.fraction);
+        found->peers = std::max(found->peers, row.peers);
+      }
+    }
+  }
+
+  const Loads& on(WorkId work, DeviceId device) {
+    std::vector<std::optional<Loads>>& of_device = known_[at(device.index)];
+    if (of_device.empty()) of_device.resize(graph_.works().size());
+    std::optional<Loads>& loads = of_device[at(work.index)];
+    if (loads) return *loads;
+    const Cost cost = model_.cost(graph_.work(work), device);
+    loads.emplace(Loads{.fixed = cost.fixed, .alone = cost.alone});
+    for (const Load& load : cost.loads) {
+      loads->rows.push_back(
+          {at(load.resource.index), static_cast<double>(load.fraction_2e30) / static_cast<double>(kFullLoad), load.peers});
+    }
+    return *loads;
   }
 
   const OpGraph& graph_;
   const CostModel& model_;
-  std::vector<std::vector<std::optional<Cost>>> known_;  // by device, by work
+  std::vector<std::vector<std::optional<Loads>>> known_;  // by device, by work
+  Loads together_;
 };
 
 }  // namespace
 
 std::vector<ResourceUse> resource_use(const OpGraph& graph, const Machine& machine, const CostModel& model, const StepResult& result) {
-  KnownCosts costs(graph, model);
+  KnownLoads known(graph, model);
   const std::size_t resources = machine.resources.size(), queues = graph.queues().size();
-  std::vector<std::vector<Interval>> intervals(resources + queues);
+  std::vector<Union> busy(resources + queues);
   std::vector<ResourceUse> uses(resources + queues);
   for (std::size_t i = 0; i < resources; ++i) uses[i].resource = ResourceId{static_cast<std::int32_t>(i)};
   for (std::size_t i = 0; i < queues; ++i) uses[resources + i].queue = QueueId{static_cast<std::int32_t>(i)};
-  for (const OpRun& run : result.timeline) {
+  constexpr std::size_t kAhead = 16;  // runs; measured
+  for (std::size_t i = 0; i < result.timeline.size(); ++i) {
+    const OpRun& run = result.timeline[i];
+    if (i + kAhead < result.timeline.size()) prefetch(&graph.op(result.timeline[i + kAhead].op));
     if (std::holds_alternative<Marker>(graph.work(run.op))) continue;
-    const KnownCosts::OpCost cost = costs.of(run.op);
-    const TimePoint loads_from = std::min(run.end, saturating_sum(run.start, cost.fixed));
-    for (const Load& load : cost.loads) {
-      const std::size_t resource = at(load.resource.index);
-      intervals[resource].push_back({loads_from, run.end});
+    const Loads& loads = known.of(run.op);
+    const TimePoint loads_from = std::min(run.end, saturating_sum(run.start, loads.fixed));
+    for (const Loads::Row& row : loads.rows) {
+      busy[row.resource].add(loads_from, run.end);
       // The integral of x over the op is its time alone, however long it took.
-      uses[resource].load_s += static_cast<double>(load.fraction_2e30) / static_cast<double>(kFullLoad) * load.peers * seconds(cost.alone);
+      uses[row.resource].load_s += row.fraction * row.peers * seconds(loads.alone);
     }
-    for (std::int32_t part = 0; at(part) < graph.parts(run.op).size(); ++part) {
+    const auto parts = static_cast<std::int32_t>(graph.parts(run.op).size());
+    for (std::int32_t part = 0; part < parts; ++part) {
       for (const QueueId queue : graph.queues(run.op, part)) {
         const std::size_t index = resources + at(queue.index);
-        intervals[index].push_back({run.start, run.end});
+        busy[index].add(run.start, run.end);
         uses[index].load_s += seconds(run.end - run.start) / graph.queues()[at(queue.index)].slots;
       }
     }
   }
-  for (std::size_t i = 0; i < uses.size(); ++i) uses[i].busy = covered(intervals[i]);
+  for (std::size_t i = 0; i < uses.size(); ++i) uses[i].busy = busy[i].length();
   return uses;
 }
 

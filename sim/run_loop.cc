@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "sim/prefetch.h"
 #include "sim/saturating_sum.h"
 
 namespace stepsim {
@@ -146,6 +147,7 @@ void RunLoop::leave_stream(std::int32_t candidate) {
   const std::size_t stream = at(plan_.rows[at(candidate)].stream);
   const std::uint32_t next = ++stream_next_[stream];
   const std::span<const OpId> order = plan_.streams[stream];
+  if (next + 4 < order.size()) prefetch(&plan_.rows[at(order[next + 4].index)]);
   if (next < order.size()) let_go(order[next].index);
 }
 

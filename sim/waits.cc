@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <queue>
+#include <tuple>
 
 namespace stepsim {
 
@@ -21,6 +22,7 @@ Waits::Waits(const OpGraph& graph, const StepResult& result) : graph_(graph), re
   note_streams();
   note_queues_and_ready_streams();
   note_gated_pools();
+  note_launches();
   std::sort(before_parts_.begin(), before_parts_.end());
 }
 
@@ -68,24 +70,29 @@ TimePoint Waits::occupied(OpId op, std::int32_t part) const {
 // A queue frees its slots as ops end; a stream that starts any ready op is one with one slot. A part has them from when it is in place.
 void Waits::note_queues_and_ready_streams() {
   struct Use {
-    TimePoint begin{}, end{};
+    TimePoint begin{}, start{}, end{};
     OpId op{};
     std::size_t server = 0;
   };
   const std::size_t queues = graph_.queues().size();
+  const auto starts_any = [](const Stream& stream) { return stream.any_ready_op; };
+  if (queues == 0 && std::none_of(graph_.streams().begin(), graph_.streams().end(), starts_any)) return;
   std::vector<Use> uses;
-  for (const OpRun& each : result_.timeline) {
-    const std::span<const StreamId> parts = graph_.parts(each.op);
+  for (std::int32_t index = 0; at(index) < graph_.ops().size(); ++index) {
+    const OpId op{index};
+    const std::span<const StreamId> parts = graph_.parts(op);
     for (std::int32_t part = 0; at(part) < parts.size(); ++part) {
       const std::size_t stream = at(parts[at(part)].index);
       const bool any_ready = graph_.streams()[stream].any_ready_op;
-      if (!any_ready && graph_.queues(each.op, part).empty()) continue;
-      const TimePoint begin = occupied(each.op, part);
-      for (const QueueId queue : graph_.queues(each.op, part)) uses.push_back({begin, each.end, each.op, at(queue.index)});
-      if (any_ready) uses.push_back({begin, each.end, each.op, queues + stream});
+      if ((!any_ready && graph_.queues(op, part).empty()) || run(op) == nullptr) continue;
+      const OpRun& its_run = *run(op);
+      const TimePoint begin = occupied(op, part);
+      for (const QueueId queue : graph_.queues(op, part)) uses.push_back({begin, its_run.start, its_run.end, op, at(queue.index)});
+      if (any_ready) uses.push_back({begin, its_run.start, its_run.end, op, queues + stream});
     }
   }
-  std::stable_sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) { return a.begin < b.begin; });
+  std::stable_sort(uses.begin(), uses.end(),
+                   [](const Use& a, const Use& b) { return std::tie(a.begin, a.start, a.op) < std::tie(b.begin, b.start, b.op); });
   struct Server {
     using End = std::pair<TimePoint, OpId>;
     std::priority_queue<End, std::vector<End>, std::greater<>> busy;
@@ -114,6 +121,24 @@ void Waits::note_gated_pools() {
       freed[at(pool)] = event.by;
     } else {
       note(event.by, freed[at(pool)]);
+    }
+  }
+}
+
+void Waits::note_launches() {
+  for (std::int32_t issuer = 0; at(issuer) < graph_.issuers().size(); ++issuer) {
+    OpId held{};
+    for (const OpId op : graph_.issue_order(IssuerId{issuer})) {
+      OpId latest{};
+      for (const OpId before : graph_.issue_after(op)) {
+        if (run(before) == nullptr) continue;
+        const bool later = !latest.valid() || run(latest)->end < run(before)->end;
+        if (later || (run(latest)->end == run(before)->end && before < latest)) latest = before;
+      }
+      if (latest.valid()) held = latest;
+      if (!held.valid()) continue;
+      if (held_up_.empty()) held_up_.resize(graph_.ops().size());
+      held_up_[at(op.index)] = held;
     }
   }
 }

@@ -25,6 +25,10 @@ class Waits {
   // The condition of `waiting` that was met last, but not after `until`. Tie: an op before a launch, then the lower id. None: no condition.
   std::optional<Cause> last_cause(OpId waiting, TimePoint until) const;
 
+  // The op that last held up the thread that launched `launched`: among what this launch and those before it had to come after, of the
+  // latest launch that had to, the one that ended last. None: launches only waited for one another.
+  OpId held_up_launch(OpId launched) const { return held_up_.empty() ? OpId{} : held_up_[static_cast<std::size_t>(launched.index)]; }
+
   // None if the op did not run.
   const OpRun* run(OpId op) const;
 
@@ -36,11 +40,13 @@ class Waits {
   void note_streams();
   void note_queues_and_ready_streams();
   void note_gated_pools();
+  void note_launches();
 
   const OpGraph& graph_;
   const StepResult& result_;
   std::vector<std::int32_t> run_;                    // by op: index into the timeline, -1 if it did not run
   std::vector<OpId> before_;                         // by op: what freed its streams, queues or bytes last; none if they were free
+  std::vector<OpId> held_up_;                        // by op: what held up its launch; empty: nothing held up any
   std::vector<std::pair<OpId, OpId>> before_parts_;  // all such pairs of ops with several parts, which come in place at different times
 };
 

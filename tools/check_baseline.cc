@@ -155,7 +155,7 @@ static std::string moved(const std::string& now, const std::optional<Value>& bas
 }
 
 std::string check_failure(const CheckLimits& limits, const StepRun& run) {
-  const DeviceMemory& worst = run.run.worst();
+  const DeviceMemory& reported = run.reported();
   std::string text;
   const auto add = [&text](const std::string& part) { text += (text.empty() ? "check: " : "; ") + part; };
   const Duration time = run.run.result.end;
@@ -165,15 +165,15 @@ std::string check_failure(const CheckLimits& limits, const StepRun& run) {
     add("step time " + moved(print_duration(time), limits.baseline_time, before, ratio) + ", at most " + print_duration(*limits.time) +
         " allowed");
   }
-  const Bytes peak = worst.peak.bytes;
+  const Bytes peak = reported.peak.bytes;
   if (limits.peak && peak > *limits.peak) {
     const double ratio = limits.baseline_peak ? static_cast<double>(peak.value) / static_cast<double>(limits.baseline_peak->value) : 1;
     const std::string before = limits.baseline_peak ? print_bytes(*limits.baseline_peak) : "";
     add("peak " + moved(print_bytes(peak), limits.baseline_peak, before, ratio) + ", at most " + print_bytes(*limits.peak) + " allowed");
   }
   if (limits.must_fit && run.run.result.out_of_memory) add("the step does not fit, --must-fit");
-  if (limits.margin && worst.capacity && worst.capacity->value - peak.value < limits.margin->value) {
-    const std::int64_t margin = worst.capacity->value - peak.value;
+  if (limits.margin && reported.capacity && reported.capacity->value - peak.value < limits.margin->value) {
+    const std::int64_t margin = reported.capacity->value - peak.value;
     add((margin < 0 ? "margin -" + print_bytes(Bytes(-margin)) : "margin " + print_bytes(Bytes(margin))) + ", at least " +
         print_bytes(*limits.margin) + " wanted");
   }

@@ -13,6 +13,12 @@ std::optional<std::size_t> CsvTable::column(std::string_view name) const {
   return found == head.end() ? std::nullopt : std::optional(static_cast<std::size_t>(found - head.begin()));
 }
 
+std::string CsvTable::row_id(std::size_t row) const {
+  const std::optional<std::size_t> id = column("id");
+  if (id && !rows[row].cells[*id].empty()) return rows[row].cells[*id];
+  return numbered ? std::to_string(row + 1) : std::to_string(rows[row].line);
+}
+
 class CsvReader {
  public:
   CsvReader(std::string_view text, const std::string& file) : text_(text), file_(file) {}

@@ -17,7 +17,10 @@ struct CsvTable {
   std::string file;
   std::vector<std::string> head;
   std::vector<CsvRow> rows;
+  bool numbered = false;  // rows are known by their numbers, not by their lines: a JSON list (json_rows.h)
 
+  // The id column of a row (an index into rows), or its line; of a numbered table the row's number, from 1.
+  std::string row_id(std::size_t row) const;
   std::optional<std::size_t> column(std::string_view name) const;
 };
 

@@ -60,7 +60,8 @@ std::string explain_json(const Job& job, const StepRun& run, const Explanation& 
   for (const TensorAccount& tensor : explained.tensors) json["tensors"].push_back(tensor_json(tensor));
   json["ops"] = Json::array();
   for (const OpAccount& op : explained.ops) {
-    json["ops"].push_back({{"name", op.name},
+    json["ops"].push_back({{"stage", op.stage},
+                           {"name", op.name},
                            {"phase", op.phase},
                            {"flops", op.flops.value},
                            {"hbm_bytes", op.memory.value},
@@ -100,6 +101,17 @@ static std::string run_name(const std::vector<LayerAccount>& layers, const Layer
   return run.first == run.last ? layers[run.first].name : fmt::format("layers {}-{}", run.first - 1, run.last - 1);
 }
 
+// Which layers each stage of a pipeline holds; "" without one.
+static std::string stages_text(const Job& job, const StepRun& run) {
+  if (job.parallel.pipeline == 1) return "";
+  std::vector<std::vector<std::string>> table = {{"stage", "rank", "parameters", "layers"}};
+  for (std::int32_t stage = 0; stage < job.parallel.pipeline; ++stage) {
+    table.push_back({std::to_string(stage), std::to_string(first_rank(job.parallel, stage)),
+                     std::to_string(run.step.parameters_of_stage[static_cast<std::size_t>(stage)]), layers_held(run.step.stages, stage)});
+  }
+  return table_text(table) + "\n";
+}
+
 static std::string layers_text(const Explanation& explained) {
   std::vector<std::vector<std::string>> table = {{"", "saved MiB", "run again MiB", "forward GFLOP", "backward GFLOP", "recompute GFLOP"}};
   for (const LayerRun& run : equal_layers(explained.layers)) {
@@ -123,6 +135,10 @@ static std::string tensors_text(const Explanation& explained) {
     }
   }
   return table_text(table);
+}
+
+static std::string scope_of(const Job& job) {
+  return job.parallel.pipeline == 1 ? "one micro-batch on one device" : "one micro-batch, on one device of each pipeline stage";
 }
 
 struct OpTotal {
@@ -161,7 +177,7 @@ static std::string ops_text(const Job& job, const StepRun& run, const Explanatio
                      all_s > 0 ? fmt::format("{:.1f} %", 100 * time_s / all_s) : "", total.bound_by});
   }
   const std::string note = job.training.global_batch > job.training.micro_batch ? ", and the ops of the whole step" : "";
-  return "ops of one micro-batch on one device" + note +
+  return "ops of " + scope_of(job) + note +
          "\n(FLOPs of the kernels themselves: causal attention half, flash attention's backward 2.5 times its forward; conventions differ. "
          "us: as run, "
          "slowed by what shares the device)\n" +
@@ -171,8 +187,8 @@ static std::string ops_text(const Job& job, const StepRun& run, const Explanatio
 std::string explain_text(const Job& job, const StepRun& run, const Explanation& explained) {
   std::vector<std::vector<std::string>> values = {{"value", "", "from"}};
   for (const JobValue& value : job.values) values.push_back({value.path, value.value, value.source});
-  return "the job\n" + table_text(values) + "\none micro-batch on one device\n" + layers_text(explained) + "\nsaved tensors\n" +
-         tensors_text(explained) + "\n" + ops_text(job, run, explained);
+  return "the job\n" + table_text(values) + "\n" + scope_of(job) + "\n" + stages_text(job, run) + layers_text(explained) +
+         "\nsaved tensors\n" + tensors_text(explained) + "\n" + ops_text(job, run, explained);
 }
 
 std::string module_table_text(const Job& job, const std::vector<ModuleAccount>& modules) {

@@ -1,4 +1,5 @@
-// The accounting behind a run, for one micro-batch on one device: per layer, per saved tensor, per op; and what each module name selects.
+// The accounting behind a run, for one micro-batch on one device of each pipeline stage: per layer, per saved tensor, per op; and what each
+// module name selects.
 #pragma once
 
 #include <string>
@@ -29,6 +30,7 @@ struct TensorAccount {
 
 struct OpAccount {
   OpId op{};
+  std::int32_t stage = 0;  // of its first part: the sender's, of a transfer
   std::string name, phase, bound_by;
   Flops flops{};
   Bytes memory{}, link{};

@@ -64,10 +64,10 @@ static void add_ops(const StepRun& run, const LayerRows& rows, Explanation& expl
     const Op& op = graph.op(timed.op);
     const OpWork& work = graph.work(timed.op);
     if (op.micro_batch > 0 || std::holds_alternative<Marker>(work)) continue;
-    const bool first_device = !op.stream.valid() || graph.streams()[static_cast<std::size_t>(op.stream.index)].device.index == 0;
-    if (!first_device) continue;
+    const std::int32_t stage = op.stream.valid() ? graph.streams()[static_cast<std::size_t>(op.stream.index)].device.index : 0;
     const auto phase = static_cast<Phase>(graph.bucket(op.phase));
     explained.ops.push_back({.op = timed.op,
+                             .stage = stage,
                              .name = graph.op_name(timed.op),
                              .phase = std::string(kPhaseNames[static_cast<std::size_t>(phase)]),
                              .bound_by = run.costs->bound_by(work),

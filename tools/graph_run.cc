@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <future>
 
 #include "sim/check.h"
 
@@ -14,20 +15,51 @@ static std::optional<Bytes> host_capacity(const Machine& machine, DeviceId devic
   return host < machine.host_capacity.size() ? machine.host_capacity[host] : std::nullopt;
 }
 
+constexpr std::size_t kWorthAThread = 20'000;  // ops; below, a thread takes longer to start than what it would do
+
+// A finished timeline: where its time went and what its storages take, each of which only reads it, beside one another.
+static void account_beside(const OpGraph& graph, const Machine& machine, const PhaseMeaning& phases, const SimulateOptions& options,
+                           std::span<const StorageId> born, GraphRun& run) {
+  const StepResult& finished = run.result;
+  auto time = std::async(std::launch::async, [&] { return time_partition(graph, finished, phases); });
+  auto first = std::async(std::launch::async, [&] {
+    return born.empty() ? std::vector<Bytes>() : device_peaks(graph, machine, finished, options.device, {.storages = born});
+  });
+  record_memory(graph, machine, options.device, options.host, run.result);  // writes what the others do not read
+  run.time = time.get();
+  run.born_peaks = first.get();
+}
+
+static void account_in_turn(const OpGraph& graph, const Machine& machine, const CostModel& costs, const PhaseMeaning& phases,
+                            const SimulateOptions& options, std::span<const StorageId> born, GraphRun& run) {
+  if (!born.empty()) run.born_peaks = device_peaks(graph, machine, run.result, options.device, {.storages = born});
+  if (!graph.storages().empty()) record_memory(graph, machine, options.device, options.host, run.result);
+  run.stopped = options.stop_at_out_of_memory && run.result.out_of_memory.has_value();
+  if (run.stopped) run.result = simulate(graph, machine, costs, options);  // cut where memory ran out
+  run.time = time_partition(graph, run.result, phases);
+}
+
 GraphRun run_graph(const OpGraph& graph, const Machine& machine, const CostModel& costs, const PhaseMeaning& phases,
-                   const SimulateOptions& options) {
+                   const SimulateOptions& options, std::span<const StorageId> born) {
   STEPSIM_CHECK(graph.device_count() > 0);
+  STEPSIM_CHECK(options.memory);
   GraphRun run;
   run.machine = machine;
-  run.result = simulate(graph, machine, costs, options);
-  run.stopped = options.stop_at_out_of_memory && run.result.out_of_memory.has_value();
-  run.time = time_partition(graph, run.result, phases);
+  run.result = simulate(graph, machine, costs, {.memory = false});
+  const auto gated = [](const Pool& pool) { return pool.gated; };  // the partition then reads the memory log
+  const bool apart = std::none_of(graph.pools().begin(), graph.pools().end(), gated) && !options.stop_at_out_of_memory;
+  if (apart && graph.ops().size() >= kWorthAThread) {
+    account_beside(graph, machine, phases, options, born, run);
+  } else {
+    account_in_turn(graph, machine, costs, phases, options, born, run);
+  }
   STEPSIM_CHECK(run.time.total() == run.result.end);
+  MemoryPeaks peaks = memory_peaks(graph, run.result);
   for (std::int32_t i = 0; i < graph.device_count(); ++i) {
     const DeviceId device{i};
-    run.memory.push_back({device, memory_peak(graph, run.result, device, MemorySpace::kDevice),
-                          machine.device_capacity[static_cast<std::size_t>(i)],
-                          memory_peak(graph, run.result, device, MemorySpace::kHost).bytes, host_capacity(machine, device)});
+    const auto index = static_cast<std::size_t>(i);
+    run.memory.push_back(
+        {device, std::move(peaks.device[index]), machine.device_capacity[index], peaks.host[index].bytes, host_capacity(machine, device)});
     if (run.memory.back().peak.bytes > run.worst().peak.bytes) run.worst_device = run.memory.size() - 1;
   }
   return run;

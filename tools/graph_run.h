@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,15 +29,17 @@ struct GraphRun {
   StepResult result{};
   TimePartition time{};
   std::vector<DeviceMemory> memory{};  // by device
+  std::vector<Bytes> born_peaks{};     // by device: with the storages that were named born in the step; empty if none were
   std::size_t worst_device = 0;        // index into memory: the largest peak, the first of equals
   bool stopped = false;                // at out of memory: its time is not that of a step
 
   const DeviceMemory& worst() const { return memory[worst_device]; }
 };
 
-// The graph has at least one device.
+// The graph has at least one device. `born`: storages that are live at the start, and of which the peaks are wanted too that the step has
+// when their first write makes them.
 GraphRun run_graph(const OpGraph& graph, const Machine& machine, const CostModel& costs, const PhaseMeaning& phases,
-                   const SimulateOptions& options);
+                   const SimulateOptions& options, std::span<const StorageId> born = {});
 
 // The longest `limit` steps of a path, in the order of time.
 std::vector<PathStep> longest_steps(const std::vector<PathStep>& path, std::size_t limit);

@@ -6,16 +6,15 @@
 #include <charconv>
 #include <filesystem>
 
-#include "models/template_builder.h"
+#include "models/resident_storages.h"
 #include "models/template_builder.h"
 #include "schema/read_message.h"
 #include "sim/check.h"
+#include "tools/job_parallel.h"
 #include "tools/job_placement.h"
 #include "tools/job_values.h"
 
 namespace stepsim {
-
-constexpr std::int64_t kMostRanks = 1 << 20;  // as check_layout
 
 std::string framework_label(const FrameworkPreset& framework) { return framework.name + "@" + framework.version; }
 
@@ -24,8 +23,9 @@ DType product_dtype(Precision precision) { return compute_dtype(precision); }
 InputError at_source(const JobEntries& entries, const InputError& error) {
   const std::string text = error.what();
   const std::size_t colon = text.find(": ");
+  const std::string flag = text.substr(0, colon == std::string::npos ? 0 : colon);
   for (const auto& [path, entry] : entries.values) {
-    const bool same = colon != std::string::npos && flag_of_path(path) == text.substr(0, colon);
+    const bool same = flag_of_path(path) == flag || "--set " + path == flag;  // the latter where there is no flag
     const bool elsewhere = entry.where.line > 0 || entry.where.file == "--set";
     if (same && elsewhere) return InputError(place_of(path, entry), text.substr(colon + 2));
   }
@@ -153,11 +153,16 @@ static void resolve_gradient_dtype(JobValues& values, Job& job) {
   constexpr std::array<DType, 3> kTypes = {DType::kBf16, DType::kFp16, DType::kFp32};
   if (values.given("training.grad_dtype")) {
     job.training.gradient_dtype = kTypes[values.choice("training.grad_dtype", kNames, {}, 0, "")];
-  } else {
-    // Half the bits are bf16, as models/resident_storages.cc has it.
-    values.note("training.grad_dtype", job.framework.gradient_bits == 32 ? "fp32" : "bf16", "default: of " + framework_label(job.framework),
-                JobValue::Form::kText);
   }
+}
+
+// Behind the layout, which the default depends on.
+static void note_gradient_dtype(JobValues& values, const Job& job) {
+  if (job.training.gradient_dtype) return;
+  const TrainingRecipe decided = with_gradient_dtype(job.training, job.parallel, job.framework);
+  const bool autograd = job.parallel.zero >= 2 && job.parallel.data > 1;
+  const std::string source = autograd ? "as backward makes them" : "of " + framework_label(job.framework);
+  values.note("training.grad_dtype", dtype_name(*decided.gradient_dtype), "default: " + source, JobValue::Form::kText);
 }
 
 static void resolve_training(JobValues& values, Job& job) {
@@ -190,30 +195,6 @@ static void resolve_convention(JobValues& values, Job& job) {
   job.convention = all_conventions()[values.choice("training.flops_convention", names, {}, otherwise, "usual for this kind of model")];
 }
 
-static void resolve_parallel(JobValues& values, Job& job) {
-  const std::int64_t tensor = values.whole("parallel.tp", 1, "no tensor parallelism", 1, kMostRanks);
-  job.parallel.tensor = static_cast<std::int32_t>(tensor);
-  job.parallel.sequence_parallel = values.flag("parallel.sequence_parallel");
-  const std::int64_t pipeline = values.whole("parallel.pp", 1, "no pipeline parallelism", 1, kMostRanks);
-  if (pipeline != 1) values.fail("parallel.pp", fmt::format("found {}, wanted 1: pipeline parallelism is not built yet", pipeline));
-  const std::optional<std::int64_t> gpus = values.optional_whole("hardware.gpus");
-  const std::int64_t group = tensor * pipeline;
-  if (gpus && (*gpus < group || *gpus % group != 0)) {
-    values.fail("hardware.gpus", fmt::format("found {}, wanted a multiple of tp {} x pp {}", *gpus, tensor, pipeline));
-  }
-  const std::int64_t data = values.whole("parallel.dp", gpus.value_or(group) / group, "gpus / (tp x pp)", 1, kMostRanks);
-  if (gpus && *gpus != group * data) {
-    values.fail("hardware.gpus", fmt::format("found {}, wanted {} = tp {} x pp {} x dp {}", *gpus, group * data, tensor, pipeline, data));
-  }
-  if (data != 1) {
-    values.fail(values.given("parallel.dp") ? "parallel.dp" : "hardware.gpus",
-                fmt::format("found {} data-parallel groups, wanted 1: data parallelism is not built yet", data));
-  }
-  if (!gpus) values.note("hardware.gpus", std::to_string(group * data), "default: tp x pp x dp", JobValue::Form::kNumber);
-  job.gpus = group * data;
-  job.training.global_batch = values.whole("training.global_batch", job.training.micro_batch * data, "micro-batch x dp", 1, kUnbounded);
-}
-
 static Job resolved(const JobEntries& entries) {
   Job job;
   job.entries = entries;
@@ -224,6 +205,7 @@ static Job resolved(const JobEntries& entries) {
   resolve_training(values, job);
   resolve_convention(values, job);
   resolve_parallel(values, job);
+  note_gradient_dtype(values, job);
   job.placement = resolve_placement(values, entries);
   check_layout(job.model, job.training, job.parallel);
   peak(job.gpu, product_dtype(job.training.precision));  // refuses a dtype that the machine has not

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,9 +36,10 @@ struct Job {
   FlopsConvention convention = FlopsConvention::kMegatronCausal;
   bool stop_at_out_of_memory = false;
   std::int64_t gpus = 1;
-  std::vector<JobValue> values{};      // in the order of the sections
-  std::vector<std::string> assumed{};  // a sentence each
-  std::vector<std::string> files{};    // that were read: never an output
+  std::optional<std::int32_t> reported_stage{};  // whose memory the report is about; none: the one with the largest peak
+  std::vector<JobValue> values{};                // in the order of the sections
+  std::vector<std::string> assumed{};            // a sentence each
+  std::vector<std::string> files{};              // that were read: never an output
   JobEntries entries{};
 };
 

@@ -77,11 +77,17 @@ double JobValues::real(const std::string& path, double otherwise, const std::str
   return value;
 }
 
-bool JobValues::flag(const std::string& path) {
+std::optional<bool> JobValues::optional_flag(const std::string& path) {
   const auto entry = entries_.values.find(path);
-  const bool given = entry != entries_.values.end();
-  note(path, given ? entry->second.value : "false", given ? shown(entry->second.where) : "default: off", JobValue::Form::kSwitch);
-  return given && entry->second.value == "true";
+  if (entry == entries_.values.end()) return std::nullopt;
+  note(path, entry->second.value, shown(entry->second.where), JobValue::Form::kSwitch);
+  return entry->second.value == "true";
+}
+
+bool JobValues::flag(const std::string& path) {
+  const std::optional<bool> value = optional_flag(path);
+  if (!value) note(path, "false", "default: off", JobValue::Form::kSwitch);
+  return value.value_or(false);
 }
 
 std::size_t JobValues::choice(const std::string& path, std::span<const std::string_view> names, std::span<const std::string_view> later,

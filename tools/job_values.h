@@ -32,6 +32,7 @@ class JobValues {
   // As given; noted; for lists and rows.
   std::optional<std::string> optional_text(const std::string& path);
   std::optional<std::int64_t> optional_whole(const std::string& path);
+  std::optional<bool> optional_flag(const std::string& path);
 
   void note(const std::string& path, const std::string& value, const std::string& source, JobValue::Form form);
   [[noreturn]] void fail(const std::string& path, const std::string& problem) const;

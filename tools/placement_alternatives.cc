@@ -52,7 +52,16 @@ static bool is_flags_only(const PlacementPolicy& policy) {
 
 static LayerTemplate layer_of(const Job& job) { return transformer_layer({job.model, job.training, job.parallel, job.framework}); }
 
+// Of the largest model chunk, to which a policy's counts refer.
+static std::int64_t layers_of_chunk(const Job& job) {
+  const StageLayout stages = stage_layout(job.model.layers, job.parallel.pipeline, job.parallel.virtual_stages, job.parallel.split);
+  std::int64_t most = 0;
+  for (const ModelChunk& part : stages.parts) most = std::max(most, part.layers);
+  return most;
+}
+
 static std::vector<PlacementPolicy> accepted_placements(const Job& job, const LayerTemplate& layer) {
+  const std::int64_t layers = layers_of_chunk(job);
   const std::vector<PlacementPolicy> usual = {{},
                                               selective({"layernorm"}),
                                               selective({"act"}),
@@ -63,14 +72,14 @@ static std::vector<PlacementPolicy> accepted_placements(const Job& job, const La
                                               full(RecomputeMethod::kUniform, 2),
                                               full(RecomputeMethod::kUniform, 4),
                                               full(RecomputeMethod::kUniform, 8),
-                                              full(RecomputeMethod::kBlock, job.model.layers / 2),
+                                              full(RecomputeMethod::kBlock, layers / 2),
                                               halving()};
   const std::string own = is_flags_only(job.placement) ? placement_flags(job.placement) : "";
   std::vector<PlacementPolicy> accepted;
   for (const PlacementPolicy& policy : usual) {
     if (placement_flags(policy) == own) continue;
     try {
-      check_policy(policy, layer, job.model.layers, job.training.attention);
+      check_policy(policy, layer, layers, job.training.attention);
     } catch (const InputError&) {
       continue;  // a module that the model has not, more layers than it has
     }
@@ -86,7 +95,7 @@ static std::int64_t most_ops(const Job& job, const LayerTemplate& layer, std::si
   const auto forwards = 2 + static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(job.model.layers))) / 2;
   const auto of_layer = forwards * static_cast<std::int64_t>(layer.forward.size()) + static_cast<std::int64_t>(layer.backward.size());
   // Below 10^18: the job's own step was built, so layers x micro-batches are below kMostGraphOps.
-  return of_layer * job.model.layers * (job.training.global_batch / job.training.micro_batch) * static_cast<std::int64_t>(placements);
+  return of_layer * job.model.layers * micro_batches_of(job) * static_cast<std::int64_t>(placements);
 }
 
 static StepFigures figures_of(const GraphRun& run) {

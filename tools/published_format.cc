@@ -6,6 +6,7 @@
 
 #include "schema/nearest_name.h"
 #include "sim/input_error.h"
+#include "tools/json_rows.h"
 
 namespace stepsim {
 
@@ -26,14 +27,22 @@ static const std::vector<Format>& formats() {
       {"attention", {"op", "dtype", "causal", "batch", "seq", "heads", "kv_heads", "head_dim", "gpu", "latency_us"}, nullptr},
       {"collective", {"op", "num_gpus", "message_bytes", "latency_us"}, nullptr},
       {"elementwise", {"op", "rows", "cols", "gpu", "latency_us"}, nullptr},
-      {"pipeline", {}, nullptr},
+      {"pipeline", {"schedule", "p", "m"}, compare_pipeline},
       {"offload", {}, nullptr},
       {"placement", {}, nullptr}};
   return kFormats;
 }
 
 [[noreturn]] static void refuse_later(const std::string& name) {
-  throw InputError({"--format"}, "format " + name + " is not built yet, wanted gemm");
+  std::vector<std::string_view> built;
+  for (const Format& format : formats()) {
+    if (format.compare != nullptr) built.push_back(format.name);
+  }
+  throw InputError({"--format"}, fmt::format("format {} is not built yet, wanted {}", name, fmt::join(built, " or ")));
+}
+
+CsvTable parse_published(std::string_view text, const std::string& file) {
+  return is_json(text) ? parse_json_rows(text, file) : parse_csv(text, file);
 }
 
 std::string detected_format(const CsvTable& table) {

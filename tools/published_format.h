@@ -11,18 +11,23 @@
 namespace stepsim {
 
 struct Comparison {
-  std::string id;       // the id column, or the line number
+  std::string id;       // the id column, or the line number; of a JSON list the row's number, from 1
   std::size_t row = 0;  // index into CsvTable::rows
   double measured = 0, simulated = 0;
-  double error() const { return simulated / measured - 1; }
+  std::string difference{};  // exact formats: everything in which the row differs; "" nothing
+  double error() const { return simulated == measured ? 0 : simulated / measured - 1; }
 };
 
 struct PublishedComparison {
   std::string quantity;  // "latency_us"
+  bool exact = false;    // what is published is no measurement: a row that differs at all is a mismatch
   std::vector<Comparison> rows;
   std::size_t filtered = 0;
   std::map<std::string, std::size_t> skipped;  // reason -> rows
 };
+
+// A CSV file with a head, or a JSON list of rows.
+CsvTable parse_published(std::string_view text, const std::string& file);
 
 // The format of a table by its head; InputError if it is none or one that is not built yet.
 std::string detected_format(const CsvTable& table);
@@ -32,5 +37,9 @@ PublishedComparison compare_published(const std::string& format, const CsvTable&
 
 // kernels/gemm_aic_*.csv: op,dtype,m,n,k,gpu,latency_us.
 PublishedComparison compare_gemm(const CsvTable& table);
+
+// schedules/pipeline_closed_forms.json: makespans and passes in flight of schedules whose stages are alike, exact. 1 unit of time is 1 ms:
+// durations that are no whole number of picoseconds are InputErrors. P2P (none: 0) is overlapped as models/pipeline_program.h says.
+PublishedComparison compare_pipeline(const CsvTable& table);
 
 }  // namespace stepsim

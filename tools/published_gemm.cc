@@ -63,7 +63,7 @@ PublishedComparison compare_gemm(const CsvTable& table) {
   const std::size_t op = *table.column("op"), dtype = *table.column("dtype"), gpu = *table.column("gpu"),
                     latency = *table.column("latency_us");
   const std::size_t m = *table.column("m"), n = *table.column("n"), k = *table.column("k");
-  const std::optional<std::size_t> id = table.column("id"), batch = table.column("batch");
+  const std::optional<std::size_t> batch = table.column("batch");
   std::map<std::string, NamedMachine> machines;
   const auto skip = [&comparison](const std::string& reason) { ++comparison.skipped[reason]; };
   for (std::size_t i = 0; i < table.rows.size(); ++i) {
@@ -98,7 +98,7 @@ PublishedComparison compare_gemm(const CsvTable& table) {
     }
     const Cost cost = machine->second.costs->cost(gemm, DeviceId{0});
     const double simulated = seconds(cost.fixed + cost.alone) * 1e6;
-    comparison.rows.push_back({id ? row.cells[*id] : std::to_string(row.line), i, measured, simulated});
+    comparison.rows.push_back({table.row_id(i), i, measured, simulated});
   }
   return comparison;
 }

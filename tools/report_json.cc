@@ -67,37 +67,59 @@ static Json at_peak_json(const MemoryPeak& peak, const std::vector<std::string>&
   return roles;
 }
 
-static Json device_json(const DeviceMemory& memory) {
+static Json device_json(const DeviceMemory& memory, const std::vector<std::string>& role_names) {
   Json device;
   device["device"] = device_name(memory.device);
   device["peak_allocated_bytes"] = memory.peak.bytes.value;
   device["capacity_bytes"] = optional_bytes(memory.capacity);
   device["host_peak_bytes"] = memory.host_peak.value;
   device["host_capacity_bytes"] = optional_bytes(memory.host_capacity);
+  device["at_peak"] = at_peak_json(memory.peak, role_names);
   return device;
 }
 
 // Fields that a user's graph has too; `run` adds its own.
-static Json memory_json(const GraphRun& run, const std::vector<std::string>& role_names) {
-  const DeviceMemory& worst = run.worst();
+static Json memory_json(const GraphRun& run, std::size_t reported, const std::vector<std::string>& role_names) {
+  const DeviceMemory& device = run.memory[reported];
   Json memory;
   // Of a step that deadlocks nobody knows whether the rest would have fitted.
   const bool unknown = run.result.deadlock && !run.result.out_of_memory;
   memory["fits"] = unknown ? Json(nullptr) : Json(!run.result.out_of_memory.has_value());
-  memory["device"] = device_name(worst.device);
-  memory["stage"] = 0;
-  memory["margin_bytes"] = worst.capacity ? Json(worst.capacity->value - worst.peak.bytes.value) : Json(nullptr);
-  memory["peak_allocated_bytes"] = worst.peak.bytes.value;
+  memory["device"] = device_name(device.device);
+  memory["stage"] = device.device.index;
+  memory["margin_bytes"] = device.capacity ? Json(device.capacity->value - device.peak.bytes.value) : Json(nullptr);
+  memory["peak_allocated_bytes"] = device.peak.bytes.value;
   memory["peak_reserved_bytes"] = nullptr;
-  memory["peak_at_s"] = in_seconds(worst.peak.at);
-  memory["capacity_bytes"] = optional_bytes(worst.capacity);
-  memory["host_peak_bytes"] = worst.host_peak.value;
-  memory["host_capacity_bytes"] = optional_bytes(worst.host_capacity);
+  memory["peak_at_s"] = in_seconds(device.peak.at);
+  memory["capacity_bytes"] = optional_bytes(device.capacity);
+  memory["host_peak_bytes"] = device.host_peak.value;
+  memory["host_capacity_bytes"] = optional_bytes(device.host_capacity);
   memory["first_iteration_peak_bytes"] = nullptr;
   memory["saved_activations_peak_bytes"] = nullptr;
-  memory["at_peak"] = at_peak_json(worst.peak, role_names);
+  memory["at_peak"] = at_peak_json(device.peak, role_names);
   memory["per_device"] = Json::array();
-  for (const DeviceMemory& device : run.memory) memory["per_device"].push_back(device_json(device));
+  for (const DeviceMemory& each : run.memory) memory["per_device"].push_back(device_json(each, role_names));
+  return memory;
+}
+
+// The reported stage, and in each row of per_device what is known of its stage.
+static Json stage_memory_json(const Job& job, const StepRun& run, const std::vector<std::string>& role_names) {
+  Json memory = memory_json(run.run, run.reported_stage, role_names);
+  memory["first_iteration_peak_bytes"] = run.reported_peaks().first_iteration.value;
+  memory["saved_activations_peak_bytes"] = run.reported_peaks().saved_activations.value;
+  for (std::size_t i = 0; i < run.stage_peaks.size(); ++i) {
+    const auto stage = static_cast<std::int32_t>(i);
+    const StageLayout& stages = run.step.stages;
+    Json& row = memory["per_device"][i];
+    row["stage"] = stage;
+    row["rank"] = first_rank(job.parallel, stage);
+    row["layers"] = layers_held(stages, stage);
+    row["embedding"] = stages.chunk(stage, 0).embedding;
+    row["head"] = stages.chunk(stage, stages.chunks - 1).head;
+    row["parameters"] = run.step.parameters_of_stage[i];
+    row["first_iteration_peak_bytes"] = run.stage_peaks[i].first_iteration.value;
+    row["saved_activations_peak_bytes"] = run.stage_peaks[i].saved_activations.value;
+  }
   return memory;
 }
 
@@ -240,6 +262,18 @@ static Json cheapest_json(const PlacementAlternatives& alternatives) {
   return cheapest;
 }
 
+static Json pipeline_json(const Job& job, const TimePartition& time) {
+  const std::optional<BubbleShare> share = bubble_share(job, time);
+  if (!share) return nullptr;
+  return {{"stages", job.parallel.pipeline},
+          {"virtual_stages", job.parallel.virtual_stages},
+          {"schedule", std::string(pipeline_name(job.parallel.schedule))},
+          {"micro_batches", micro_batches_of(job)},
+          {"bubble_ratio", share->measured},
+          {"ideal_bubble_ratio", share->ideal},
+          {"ideal", share->formula}};
+}
+
 static Json head_json() { return {{"schema_version", kSchemaVersion}, {"version", STEPSIM_VERSION}}; }
 
 // Invalid UTF-8 cannot come from our files (they are checked), but may from a command line.
@@ -264,10 +298,12 @@ std::string run_json(const Job& job, const StepRun& run, const PlacementAlternat
   json["tokens_per_s"] = timed ? Json(tokens / step_s) : Json(nullptr);
   json["tokens_per_s_per_gpu"] = timed ? Json(tokens / step_s / static_cast<double>(job.gpus)) : Json(nullptr);
   json["flops"] = flops_json(job, run);
-  json["memory"] = memory_json(of_graph, roles);
-  json["memory"]["first_iteration_peak_bytes"] = run.first_iteration_peak.value;
-  json["memory"]["saved_activations_peak_bytes"] = run.saved_activations_peak.value;
+  json["memory"] = stage_memory_json(job, run, roles);
   json["time"] = time_json(of_graph.time, phases);
+  json["time_of"] = nullptr;  // nothing ran
+  const DeviceId critical = of_graph.time.device;
+  if (critical.valid()) json["time_of"] = {{"device", device_name(critical)}, {"stage", critical.index}};
+  json["pipeline"] = pipeline_json(job, of_graph.time);
   json["exposed_collective"] = exposed_collective_json(of_graph.time);
   const ExposedCopies copies = exposed_copies(of_graph.time, run.step.phases);
   json["exposed_copy"] = {
@@ -300,7 +336,7 @@ static Json deadlock_json(const OpGraph& graph, const StepResult& result) {
 std::string graph_run_json(const OpGraph& graph, const CostModel& costs, const GraphRun& run, const GraphNames& names, double wall_s) {
   Json json = head_json();
   json["step_time_s"] = in_seconds(run.result.end);
-  json["memory"] = memory_json(run, names.roles);
+  json["memory"] = memory_json(run, run.worst_device, names.roles);
   json["time"] = time_json(run.time, names.phases);
   for (std::size_t i = 0; i < run.time.busy.size(); ++i) {
     const std::string name = i < names.phases.size() ? names.phases[i] : fmt::format("phase {}", i);

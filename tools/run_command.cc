@@ -22,6 +22,15 @@ void check_trace_name(const std::string& path) {
                    "found " + path + (later ? ", which is not built yet" : "") + ", wanted a name that ends in .json or .json.gz");
 }
 
+// Processes of a pipeline's trace; a single device needs no name.
+static std::vector<std::string> stage_names(const Job& job) {
+  std::vector<std::string> names;
+  for (std::int32_t stage = 0; job.parallel.pipeline > 1 && stage < job.parallel.pipeline; ++stage) {
+    names.push_back(fmt::format("stage {} (GPU rank {})", stage, first_rank(job.parallel, stage)));
+  }
+  return names;
+}
+
 int run_command(const RunArguments& arguments) {
   check_trace_name(arguments.trace);
   const Job job = resolve_job(arguments.job);
@@ -36,7 +45,8 @@ int run_command(const RunArguments& arguments) {
       {"--trace", arguments.trace,
        [&](const TextSink& sink) {
          const std::string title = fmt::format("stepsim {} {} on {}", STEPSIM_VERSION, job.model.name, job.gpu.name);
-         write_chrome_trace(run.step.graph, run.run.result, {.role_names = kRoleNames, .title = title}, sink);
+         const ChromeTraceOptions options{.role_names = kRoleNames, .title = title, .device_names = stage_names(job)};
+         write_chrome_trace(run.step.graph, run.run.result, options, sink);
        }},
       {"--memory-csv", arguments.memory_csv,
        [&](const TextSink& sink) { write_memory_csv(run.step.graph, run.run.result, kRoleNames, sink); }},

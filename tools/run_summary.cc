@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tools/text_lines.h"
 
 namespace stepsim {
@@ -28,18 +30,18 @@ static void add_verdict(const StepRun& run, const TimeUnit& unit, TextLines& lin
   const GraphRun& of_graph = run.run;
   const std::string step = of_graph.stopped ? fmt::format("stopped after {} {}", number(of_graph.result.end, unit), unit.name)
                                             : fmt::format("step time {} {} (no band yet)", number(of_graph.result.end, unit), unit.name);
-  const DeviceMemory& worst = of_graph.worst();
   if (of_graph.result.out_of_memory) {
     const std::vector<std::string> roles(kRoleNames.begin(), kRoleNames.end());
     const OutOfMemoryText text = out_of_memory_text(run.step.graph, of_graph.result, roles);
-    lines.add("", text.verdict + " (stage 0)", 2);
+    lines.add("", fmt::format("{} (stage {})", text.verdict, of_graph.result.out_of_memory->device.index), 2);
     lines.add("  held by: ", text.holders, 2);
     lines.add("  ", step);
     return;
   }
-  const std::int64_t capacity = worst.capacity ? worst.capacity->value : worst.peak.bytes.value;
-  lines.add("", fmt::format("FITS: {:.2f} of {:.2f} GiB free on {} (stage 0); {}", gib(capacity - worst.peak.bytes.value), gib(capacity),
-                            device_name(worst.device), step));
+  const DeviceMemory& reported = run.reported();
+  const std::int64_t capacity = reported.capacity ? reported.capacity->value : reported.peak.bytes.value;
+  lines.add("", fmt::format("FITS: {:.2f} of {:.2f} GiB free on {} (stage {}); {}", gib(capacity - reported.peak.bytes.value),
+                            gib(capacity), device_name(reported.device), reported.device.index, step));
 }
 
 static std::string optimizer_name(OptimizerKind optimizer) { return optimizer == OptimizerKind::kAdamW ? "adamw" : "sgd"; }
@@ -48,11 +50,41 @@ static std::string attention_name(AttentionKind attention) {
   return attention == AttentionKind::kUnfused ? "unfused" : attention == AttentionKind::kFlash ? "flash" : "fused";
 }
 
+// "dp 8 with zero 1, gradients reduced in fp32 beside backward".
+static std::string data_parallel_text(const ParallelLayout& parallel) {
+  if (parallel.data == 1) return parallel.zero == 0 ? "dp 1" : fmt::format("dp 1 with zero {}", parallel.zero);
+  std::string text = fmt::format("dp {} with zero {}", parallel.data, parallel.zero);
+  if (parallel.sharding_ranks() != parallel.data) text += fmt::format(" in groups of {}", parallel.shard);
+  if (parallel.reduce_dtype) text += ", gradients reduced in " + dtype_name(*parallel.reduce_dtype);
+  const bool overlapped = parallel.overlap_gradient_reduce.value_or(false) || parallel.zero >= 2;
+  return text + (overlapped ? " beside backward" : " after backward");
+}
+
+static bool has_layout_line(const ParallelLayout& parallel) { return parallel.pipeline > 1 || parallel.data > 1; }
+
+static void add_layout(const Job& job, TextLines& lines) {
+  const ParallelLayout& parallel = job.parallel;
+  if (!has_layout_line(parallel)) return;
+  std::string text =
+      fmt::format("tp {}{}, pp {}", parallel.tensor, parallel.sequence_parallel ? " (sequence-parallel)" : "", parallel.pipeline);
+  if (parallel.pipeline > 1) {
+    text += fmt::format(" ({}", pipeline_name(parallel.schedule));
+    if (parallel.virtual_stages > 1) text += fmt::format(", {} virtual stages", parallel.virtual_stages);
+    if (parallel.point_to_point) text += fmt::format(", {} p2p", point_to_point_name(*parallel.point_to_point));
+    text += ")";
+  }
+  const std::int64_t micro_batches = micro_batches_of(job);
+  lines.add("layout: ",
+            fmt::format("{}, {} micro-batch{}, {}", text, micro_batches, micro_batches == 1 ? "" : "es", data_parallel_text(parallel)), 2);
+}
+
 static void add_job(const Job& job, TextLines& lines) {
+  const std::string tensor = has_layout_line(job.parallel) ? ""
+                                                           : fmt::format("; tp {}{}", job.parallel.tensor,
+                                                                         job.parallel.sequence_parallel ? ", sequence-parallel" : "");
   lines.add("job: ",
-            fmt::format("{}, {} layer{}, on {} x {}, {}; {}; tp {}{}", job.model.name, job.model.layers, job.model.layers == 1 ? "" : "s",
-                        job.gpus, job.gpu.name, job.cluster.name, framework_label(job.framework), job.parallel.tensor,
-                        job.parallel.sequence_parallel ? ", sequence-parallel" : ""),
+            fmt::format("{}, {} layer{}, on {} x {}, {}; {}{}", job.model.name, job.model.layers, job.model.layers == 1 ? "" : "s",
+                        job.gpus, job.gpu.name, job.cluster.name, framework_label(job.framework), tensor),
             2);
   const std::string dropout = job.training.dropout > 0 ? fmt::format(", dropout {}", job.training.dropout) : "";
   const bool first = job.training.iteration == IterationKind::kFirst;
@@ -78,7 +110,7 @@ static void add_speed(const Job& job, const StepRun& run, TextLines& lines) {
                                    dtype_name(product_dtype(job.training.precision)), run.peak_rate.value * 1e-12));
 }
 
-static void add_time(const StepRun& run, const TimeUnit& unit, TextLines& lines) {
+static void add_time(const Job& job, const StepRun& run, const TimeUnit& unit, TextLines& lines) {
   const TimePartition& time = run.run.time;
   const auto busy = [&](Phase phase) {
     const auto i = static_cast<std::size_t>(phase);
@@ -97,27 +129,53 @@ static void add_time(const StepRun& run, const TimeUnit& unit, TextLines& lines)
             fmt::format("+ exposed TP {}, DP {}, PP {}, CP {}, EP {}; copies: forward {}, backward {}, tail {}", exposed(Group::kTensor),
                         exposed(Group::kData), exposed(Group::kPipeline), exposed(Group::kContext), exposed(Group::kExpert),
                         number(copies.forward, unit), number(copies.backward, unit), number(copies.tail, unit)));
-  lines.add("      ", fmt::format("+ bubble {} + host {} + idle {} = {} {}", number(time.bubble, unit), number(time.host, unit),
-                                  number(time.idle, unit), number(time.total(), unit), unit.name));
+  const bool one = run.run.memory.size() == 1 || !time.device.valid();
+  const std::string whose = one ? "" : fmt::format(" of stage {}, which ends last", time.device.index);
+  lines.add("      ", fmt::format("+ bubble {} + host {} + idle {} = {} {}{}", number(time.bubble, unit), number(time.host, unit),
+                                  number(time.idle, unit), number(time.total(), unit), unit.name, whose));
+  const std::optional<BubbleShare> share = bubble_share(job, time);
+  if (!share) return;
+  lines.add("      ", fmt::format("bubble over the rest of the step: {:.2f} %; ideal {} = {:.2f} %", 100 * share->measured, share->formula,
+                                  100 * share->ideal));
+}
+
+// All stages where they go on a line; else the first, the last and those between which the others lie.
+static void add_stage_peaks(const StepRun& run, TextLines& lines) {
+  constexpr std::size_t kMostListed = 12;
+  const std::vector<DeviceMemory>& memory = run.run.memory;
+  if (memory.size() == 1) return;
+  std::string text;
+  for (const DeviceMemory& stage : memory) text += fmt::format("{}{:.2f}", text.empty() ? "" : ", ", gib(stage.peak.bytes.value));
+  if (memory.size() > kMostListed) {
+    const auto least = std::min_element(memory.begin(), memory.end(),
+                                        [](const DeviceMemory& a, const DeviceMemory& b) { return a.peak.bytes < b.peak.bytes; });
+    const DeviceMemory& most = run.run.worst();
+    text = fmt::format("stage 0 {:.2f}, largest {:.2f} (stage {}), smallest {:.2f} (stage {}), last {:.2f}",
+                       gib(memory.front().peak.bytes.value), gib(most.peak.bytes.value), most.device.index, gib(least->peak.bytes.value),
+                       least->device.index, gib(memory.back().peak.bytes.value));
+  }
+  lines.add("        ", "peaks by stage: " + text + " GiB", 1);
 }
 
 static void add_memory(const StepRun& run, bool first, TextLines& lines) {
-  const DeviceMemory& worst = run.run.worst();
+  const DeviceMemory& reported = run.reported();
+  const StagePeaks& peaks = run.reported_peaks();
   const std::string peak =
-      first ? fmt::format("{:.2f} GiB in iteration 1", gib(run.first_iteration_peak.value))
-            : fmt::format("{:.2f} GiB steady, {:.2f} GiB in iteration 1", gib(worst.peak.bytes.value), gib(run.first_iteration_peak.value));
-  lines.add("memory: ",
-            fmt::format("peak of stage 0: {}; saved activations at most {:.2f} GiB", peak, gib(run.saved_activations_peak.value)));
+      first ? fmt::format("{:.2f} GiB in iteration 1", gib(peaks.first_iteration.value))
+            : fmt::format("{:.2f} GiB steady, {:.2f} GiB in iteration 1", gib(reported.peak.bytes.value), gib(peaks.first_iteration.value));
+  lines.add("memory: ", fmt::format("peak of stage {}: {}; saved activations at most {:.2f} GiB", reported.device.index, peak,
+                                    gib(peaks.saved_activations.value)));
   std::string roles;
-  for (std::size_t i = 0; i < kRoleNames.size() && i < worst.peak.by_bucket.size(); ++i) {
-    if (worst.peak.by_bucket[i].value == 0) continue;
-    roles += fmt::format("{}{} {:.2f}", roles.empty() ? "" : ", ", kRoleNames[i], gib(worst.peak.by_bucket[i].value));
+  for (std::size_t i = 0; i < kRoleNames.size() && i < reported.peak.by_bucket.size(); ++i) {
+    if (reported.peak.by_bucket[i].value == 0) continue;
+    roles += fmt::format("{}{} {:.2f}", roles.empty() ? "" : ", ", kRoleNames[i], gib(reported.peak.by_bucket[i].value));
   }
   lines.add("        ", "at the peak: " + roles + " GiB", 2);
-  if (!worst.capacity) return;
-  const std::int64_t margin = worst.capacity->value - worst.peak.bytes.value;
+  add_stage_peaks(run, lines);
+  if (!reported.capacity) return;
+  const std::int64_t margin = reported.capacity->value - reported.peak.bytes.value;
   lines.add("        ", fmt::format("card {:.2f} - allocated {:.2f} - fragmentation and context (not modelled) = {:.2f} GiB {}",
-                                    gib(worst.capacity->value), gib(worst.peak.bytes.value), gib(margin < 0 ? -margin : margin),
+                                    gib(reported.capacity->value), gib(reported.peak.bytes.value), gib(margin < 0 ? -margin : margin),
                                     margin < 0 ? "short" : "free"));
 }
 
@@ -196,15 +254,19 @@ std::string run_summary(const Job& job, const StepRun& run, const PlacementAlter
   TextLines lines;
   add_verdict(run, unit, lines);
   add_job(job, lines);
+  add_layout(job, lines);
   add_speed(job, run, lines);
-  add_time(run, unit, lines);
+  add_time(job, run, unit, lines);
   add_memory(run, job.training.iteration == IterationKind::kFirst, lines);
   add_alternatives(job, alternatives, unit, lines);
   lines.add("evidence: ", "none within 2x of this job: extrapolates (no table of measured steps is built yet)");
-  const std::size_t most = lines.lines().size() + 3 * 2 <= kMostLines ? 2 : 1;
-  lines.add("assumed: ", joined(job.assumed), most);
-  lines.add("not modelled: ", joined(not_modelled(run)), most);
-  if (!run.step.warnings.empty()) lines.add("warning: ", joined(run.step.warnings), most);
+  const std::vector<std::pair<const char*, std::vector<std::string>>> rest = {
+      {"assumed: ", job.assumed}, {"not modelled: ", not_modelled(run)}, {"warning: ", run.step.warnings}};
+  const std::size_t most = lines.lines().size() + rest.size() * 2 <= kMostLines ? 2 : 1;
+  for (const auto& [label, sentences] : rest) {
+    const bool warning = &sentences == &rest.back().second;
+    if (lines.lines().size() < kMostLines && !(warning && sentences.empty())) lines.add(label, joined(sentences), most);
+  }
   return lines.text();
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 
 #include "models/placement_plan.h"
 #include "sim/check.h"
@@ -25,17 +26,47 @@ StepRequest step_request(const Job& job) {
           .library_workspace = job.gpu.library_workspace};
 }
 
-// Peak of the step in which the optimizer states are born.
-static Bytes first_iteration_peak(const Job& job, const RooflineCostModel& costs, const Machine& machine) {
-  StepRequest request = step_request(job);
-  request.training.iteration = IterationKind::kFirst;
-  const BuiltStep step = build_step(request);
-  return run_graph(step.graph, machine, costs, step.phases, {}).worst().peak.bytes;
+// Adam's moments, which the first step makes.
+static std::vector<StorageId> optimizer_moments(const OpGraph& graph) {
+  std::vector<StorageId> moments;
+  for (std::size_t i = 0; i < graph.storages().size(); ++i) {
+    const Storage& storage = graph.storages()[i];
+    if (storage.live_at_start && graph.label(storage.name) == "optimizer moments") moments.push_back({static_cast<std::int32_t>(i)});
+  }
+  return moments;
+}
+
+static void fill_memory(const Job& job, StepRun& run) {
+  const std::vector<Bytes> saved = peaks_of_roles(run.step.graph, run.run.result, run.step.saved_roles);
+  const std::vector<Bytes>& born = run.run.born_peaks;
+  for (std::size_t i = 0; i < saved.size(); ++i)
+    run.stage_peaks.push_back({saved[i], born.empty() ? run.run.memory[i].peak.bytes : born[i]});
+  run.reported_stage = run.run.worst_device;
+  if (!job.reported_stage) return;
+  run.reported_stage = static_cast<std::size_t>(*job.reported_stage);
+  STEPSIM_CHECK(run.reported_stage < run.run.memory.size());
+}
+
+// What all chunks of all stages run again, for one micro-batch. Without rows, chunks of equal size run the same again.
+static Rerun rerun_of(const Job& job, const StageLayout& stages) {
+  const LayerTemplate layer = transformer_layer({job.model, job.training, job.parallel, job.framework});
+  std::map<std::int64_t, Rerun> by_layers;
+  Rerun sum;
+  for (const ModelChunk& part : stages.parts) {
+    if (part.layers == 0) continue;
+    const auto [of_chunk, added] = by_layers.try_emplace(part.layers);
+    if (added || !job.placement.rows.empty()) {
+      const PlacementPolicy policy = chunk_policy(job.placement, part.first_layer, part.layers);
+      of_chunk->second = rerun_of_plan(make_plan(layer, part.layers, policy, job.framework), layer, part.layers);
+    }
+    sum.layer_matrices += of_chunk->second.layer_matrices;
+    sum.attention += of_chunk->second.attention;
+  }
+  return sum;
 }
 
 static std::vector<ConventionFlops> step_flops_of(const Job& job, const StepRun& run) {
-  const LayerTemplate layer = transformer_layer({job.model, job.training, job.parallel, job.framework});
-  const Rerun rerun = rerun_of_plan(make_plan(layer, job.model.layers, job.placement, job.framework), layer, job.model.layers);
+  const Rerun rerun = rerun_of(job, run.step.stages);
   const std::int64_t vocab = padded_vocab(job.model.vocab, job.framework.vocab_multiple, job.parallel.tensor);
   const double available = run.step_time_s() * static_cast<double>(job.gpus) * run.peak_rate.value;  // FLOPs of all GPUs at peak
   std::vector<ConventionFlops> rows;
@@ -55,12 +86,11 @@ static void fill(const Job& job, StepRun& run) {
   const OpGraph& graph = run.step.graph;
   const Machine machine = make_machine(job.gpu, job.cluster, graph.device_count());
   run.costs = std::make_unique<RooflineCostModel>(job.gpu, job.cluster, machine);
-  run.run = run_graph(graph, machine, *run.costs, run.step.phases, {.stop_at_out_of_memory = job.stop_at_out_of_memory});
+  // The moments that the first step makes: the same ops at the same times, other claims.
+  const std::vector<StorageId> moments = optimizer_moments(graph);
+  run.run = run_graph(graph, machine, *run.costs, run.step.phases, {.stop_at_out_of_memory = job.stop_at_out_of_memory}, moments);
   STEPSIM_CHECK(!run.run.result.deadlock);  // the builder's graphs have no cycle and no rendezvous in two orders
-  const DeviceMemory& worst = run.run.worst();
-  run.saved_activations_peak = peak_of_roles(graph, run.run.result, worst.device, run.step.saved_roles);
-  const bool first = job.training.iteration == IterationKind::kFirst;
-  run.first_iteration_peak = first ? worst.peak.bytes : first_iteration_peak(job, *run.costs, machine);
+  fill_memory(job, run);
   run.peak_rate = peak(job.gpu, product_dtype(job.training.precision));
   run.flops = step_flops_of(job, run);
 }
@@ -75,6 +105,38 @@ StepRun run_step(const Job& job) {
   }
   run.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return run;
+}
+
+std::int64_t first_rank(const ParallelLayout& parallel, std::int64_t stage) { return stage * (parallel.ranks() / parallel.pipeline); }
+
+std::string layers_held(const StageLayout& stages, std::int32_t stage) {
+  std::string text;
+  for (std::int32_t chunk = 0; chunk < stages.chunks; ++chunk) {
+    const ModelChunk& part = stages.chunk(stage, chunk);
+    if (part.layers == 0) continue;
+    const std::int64_t last = part.first_layer + part.layers - 1;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", part.first_layer);
+    if (last > part.first_layer) text += fmt::format("-{}", last);
+  }
+  return text;
+}
+
+std::int64_t micro_batches_of(const Job& job) { return job.training.global_batch / (job.training.micro_batch * job.parallel.data); }
+
+// GPipe, 1F1B: (p-1)/m; interleaved: (p-1)/(v m) (2104.04473 section 2.2); ZB-H1: (p-1)(F+B-W) / (m (F+B+W)) with F = B = W
+// (2401.10241 section 2.3).
+std::optional<BubbleShare> bubble_share(const Job& job, const TimePartition& time) {
+  const std::int64_t stages = job.parallel.pipeline, micro_batches = micro_batches_of(job);
+  const double rest = seconds(time.total() - time.bubble);
+  if (stages == 1 || rest <= 0) return std::nullopt;
+  const bool zero_bubble = job.parallel.schedule == PipelineKind::kZbH1;
+  const std::int64_t factor = zero_bubble ? 3 : job.parallel.virtual_stages;
+  BubbleShare share{.measured = seconds(time.bubble) / rest,
+                    .ideal = static_cast<double>(stages - 1) / static_cast<double>(factor * micro_batches)};
+  const char* const formula = zero_bubble ? "(p-1)/(3 m)" : factor > 1 ? "(p-1)/(v m)" : "(p-1)/m";
+  share.formula = factor > 1 ? fmt::format("{} = {}/({} x {})", formula, stages - 1, factor, micro_batches)
+                             : fmt::format("{} = {}/{}", formula, stages - 1, micro_batches);
+  return share;
 }
 
 ExposedCopies exposed_copies(const TimePartition& time, const PhaseMeaning& phases) {

@@ -19,17 +19,25 @@ struct ConventionFlops {
   std::optional<double> mfu{}, hfu{};  // none for a step that was stopped
 };
 
+struct StagePeaks {
+  Bytes saved_activations{};
+  Bytes first_iteration{};  // of the step in which the optimizer states are born
+};
+
+// Device i of the graph is the representative of pipeline stage i.
 struct StepRun {
   BuiltStep step{};
   std::unique_ptr<RooflineCostModel> costs{};
   GraphRun run{};
-  Bytes saved_activations_peak{};  // of the device with the largest peak
-  Bytes first_iteration_peak{};
-  std::vector<ConventionFlops> flops{};  // by all_conventions()
-  FlopsPerSecond peak_rate{};            // of one GPU, dense
-  double wall_s = 0;                     // of this computation
+  std::vector<StagePeaks> stage_peaks{};  // by stage, as run.memory
+  std::size_t reported_stage = 0;         // the job's choice, else the one with the largest peak
+  std::vector<ConventionFlops> flops{};   // by all_conventions()
+  FlopsPerSecond peak_rate{};             // of one GPU, dense
+  double wall_s = 0;                      // of this computation
 
   const ConventionFlops& flops_of(FlopsConvention) const;
+  const DeviceMemory& reported() const { return run.memory[reported_stage]; }
+  const StagePeaks& reported_peaks() const { return stage_peaks[reported_stage]; }
   double step_time_s() const { return seconds(run.result.end); }
 };
 
@@ -37,6 +45,22 @@ StepRequest step_request(const Job& job);
 
 // InputError for what the builder refuses, with the place in the job file.
 StepRun run_step(const Job& job);
+
+// Rank of a stage's first GPU, in Megatron-LM's order of ranks: tensor, context, data, pipeline.
+std::int64_t first_rank(const ParallelLayout& parallel, std::int64_t stage);
+
+// "0-2, 35-37": the layers that a stage holds, counted from 0; "" for none.
+std::string layers_held(const StageLayout& stages, std::int32_t stage);
+
+std::int64_t micro_batches_of(const Job& job);
+
+// Bubble over the rest of the step, as 2104.04473 section 2.2 has it, of the critical device and of equal stages without transfers.
+struct BubbleShare {
+  double measured = 0, ideal = 0;
+  std::string formula{};  // "(p-1)/(v m) = 7/(3 x 64)"
+};
+// None without a pipeline or if nothing ran.
+std::optional<BubbleShare> bubble_share(const Job& job, const TimePartition& time);
 
 // What becomes of the time, in words of the reports; indexes of the partition resolved.
 struct ExposedCopies {

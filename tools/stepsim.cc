@@ -120,11 +120,11 @@ void add_simulate(CLI::App& app, SimulateArguments& simulate) {
 
 void add_validate(CLI::App& app, ValidateArguments& validate) {
   CLI::App& command = *app.add_subcommand("validate", "published measurements against stepsim");
-  add_text(command, "--published", validate.file, "FILE", "CSV with a head");
-  add_text(command, "--format", validate.format, "auto|gemm", "layout of the file [by its head]");
+  add_text(command, "--published", validate.file, "FILE", "CSV with a head, or a JSON list of rows");
+  add_text(command, "--format", validate.format, "auto|gemm|pipeline", "layout of the file [by its head]");
   add_text(command, "--by", validate.by, "COLUMN", "statistics by the values of a column");
   command.add_flag("--rows", validate.rows, "print every row");
-  add_text(command, "--max-error", validate.max_error, "X", "exit 3 if the median error is above, such as 0.1 or 10%");
+  add_text(command, "--max-error", validate.max_error, "X", "exit 3 if the median error is above, such as 0.1 or 10% (pipeline: if a row differs)");
   add_outputs(command, validate.json, nullptr, nullptr);
   command.footer("Example:\n  stepsim validate --published gemm_aic_H100-SXM.csv --by dtype");
 }

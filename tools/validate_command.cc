@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -20,6 +21,7 @@ using Json = nlohmann::ordered_json;
 struct ColumnGroup {
   std::string name;
   std::vector<double> errors;
+  std::size_t mismatches = 0;
 };
 
 static std::vector<double> errors_of(const PublishedComparison& comparison) {
@@ -36,10 +38,14 @@ static std::vector<ColumnGroup> groups_by(const std::string& column, const CsvTa
     throw InputError({"--by"},
                      fmt::format("found \"{}\", wanted one of {}{}", column, fmt::join(table.head, ", "), suggestion(column, table.head)));
   }
-  std::map<std::string, std::vector<double>> by_value;
-  for (const Comparison& row : comparison.rows) by_value[table.rows[row.row].cells[*index]].push_back(row.error());
+  std::map<std::string, ColumnGroup> by_value;
+  for (const Comparison& row : comparison.rows) {
+    ColumnGroup& group = by_value[table.rows[row.row].cells[*index]];
+    group.errors.push_back(row.error());
+    if (!row.difference.empty()) ++group.mismatches;
+  }
   std::vector<ColumnGroup> groups;
-  for (auto& [name, errors] : by_value) groups.push_back({name, std::move(errors)});
+  for (auto& [name, group] : by_value) groups.push_back({name, std::move(group.errors), group.mismatches});
   return groups;
 }
 
@@ -68,6 +74,11 @@ static Json summary_json(const std::vector<double>& errors) {
           {"band_median_width", nullptr}};
 }
 
+static std::size_t mismatches(const PublishedComparison& comparison) {
+  return static_cast<std::size_t>(
+      std::count_if(comparison.rows.begin(), comparison.rows.end(), [](const Comparison& row) { return !row.difference.empty(); }));
+}
+
 static std::size_t skipped_rows(const PublishedComparison& comparison) {
   std::size_t count = 0;
   for (const auto& [reason, rows] : comparison.skipped) count += rows;
@@ -82,10 +93,12 @@ static std::string validation_json(const std::string& format, const PublishedCom
   json["filtered"] = comparison.filtered;
   json["skipped"] = skipped_rows(comparison);
   json["skipped_reasons"] = comparison.skipped;
+  if (comparison.exact) json["mismatches"] = mismatches(comparison);
   json["summary"] = summary_json(errors_of(comparison));
   json["groups"] = Json::array();
   for (const ColumnGroup& group : groups) {
     Json row{{"name", group.name}, {"rows", group.errors.size()}};
+    if (comparison.exact) row["mismatches"] = group.mismatches;
     row.update(summary_json(group.errors));
     json["groups"].push_back(std::move(row));
   }
@@ -97,6 +110,7 @@ static std::string validation_json(const std::string& format, const PublishedCom
                               {"error", row.error()},
                               {"lower", nullptr},
                               {"upper", nullptr}});
+    if (comparison.exact) json["detail"].back()["difference"] = row.difference.empty() ? Json(nullptr) : Json(row.difference);
   }
   json["other"] = Json::object();
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -116,11 +130,27 @@ static std::vector<std::string> statistics_row(const std::string& name, const st
           percent(statistics->bias)};
 }
 
+// Of an exact format: the rows that differ, or all of them; errors of rows that agree say nothing.
+static std::string exact_text(const ValidateArguments& arguments, const PublishedComparison& comparison,
+                              const std::vector<ColumnGroup>& groups) {
+  std::string text = fmt::format("  mismatches: {} of {} rows\n", mismatches(comparison), comparison.rows.size());
+  for (const ColumnGroup& group : groups) {
+    text += fmt::format("  {}: {} of {} rows\n", group.name, group.mismatches, group.errors.size());
+  }
+  std::vector<std::vector<std::string>> rows = {{"id", "measured", "simulated", "difference"}};
+  for (const Comparison& row : comparison.rows) {
+    if (!arguments.rows && row.difference.empty()) continue;
+    rows.push_back({row.id, fmt::format("{}", row.measured), fmt::format("{}", row.simulated), row.difference});
+  }
+  return rows.size() == 1 ? text : text + table_text(rows);
+}
+
 static std::string validation_text(const ValidateArguments& arguments, const std::string& format, const PublishedComparison& comparison,
                                    const std::vector<ColumnGroup>& groups) {
   std::string text = fmt::format("{}: format {}, {} rows of {} compared, {} filtered, {} skipped\n", arguments.file, format,
                                  comparison.rows.size(), comparison.quantity, comparison.filtered, skipped_rows(comparison));
   for (const auto& [reason, rows] : comparison.skipped) text += fmt::format("  skipped {}: {}\n", rows, reason);
+  if (comparison.exact) return text + exact_text(arguments, comparison, groups);
   std::vector<std::vector<std::string>> table = {{"error", "rows", "median", "mean", "p90", "max", "bias"}};
   table.push_back(statistics_row("all", errors_of(comparison)));
   for (const ColumnGroup& group : groups) table.push_back(statistics_row(group.name, group.errors));
@@ -133,10 +163,23 @@ static std::string validation_text(const ValidateArguments& arguments, const std
   return text + table_text(rows);
 }
 
+// In exact formats any mismatch is beyond any tolerance.
+static int exit_code(const PublishedComparison& comparison, std::optional<double> tolerance) {
+  if (!tolerance) return kExitDone;
+  const double median = error_statistics(errors_of(comparison))->median;
+  const bool differs = comparison.exact && mismatches(comparison) > 0;
+  if (!differs && median <= *tolerance) return kExitDone;
+  const std::string problem = comparison.exact
+                                  ? fmt::format("{} of {} rows differ, none allowed", mismatches(comparison), comparison.rows.size())
+                                  : fmt::format("median error {}, at most {} allowed", percent(median), percent(*tolerance));
+  std::fputs(("--max-error: " + problem + "\n").c_str(), stderr);
+  return kExitBeyondTolerance;
+}
+
 int validate_command(const ValidateArguments& arguments) {
-  if (arguments.file.empty()) throw InputError({"--published"}, "found none, wanted a CSV file");
+  if (arguments.file.empty()) throw InputError({"--published"}, "found none, wanted a CSV file or a JSON list of rows");
   const std::optional<double> tolerance = parse_tolerance(arguments.max_error);
-  const CsvTable table = parse_csv(read_text_file(arguments.file, kLargestTable), arguments.file);
+  const CsvTable table = parse_published(read_text_file(arguments.file, kLargestTable), arguments.file);
   const std::string format = arguments.format == "auto" ? detected_format(table) : arguments.format;
   PublishedComparison comparison;
   std::vector<ColumnGroup> groups;
@@ -145,14 +188,10 @@ int validate_command(const ValidateArguments& arguments) {
   check_outputs(outputs, {arguments.file});
   comparison = compare_published(format, table);
   groups = groups_by(arguments.by, table, comparison);
-  const std::optional<ErrorStatistics> statistics = error_statistics(errors_of(comparison));
-  if (tolerance && !statistics) throw InputError({"--max-error"}, "found no row that could be compared, wanted at least one");
+  if (tolerance && comparison.rows.empty()) throw InputError({"--max-error"}, "found no row that could be compared, wanted at least one");
   write_outputs(outputs);
   print_summary(outputs, validation_text(arguments, format, comparison, groups));
-  if (!tolerance || statistics->median <= *tolerance) return kExitDone;
-  std::fputs(fmt::format("--max-error: median error {}, at most {} allowed\n", percent(statistics->median), percent(*tolerance)).c_str(),
-             stderr);
-  return kExitBeyondTolerance;
+  return exit_code(comparison, tolerance);
 }
 
 }  // namespace stepsim

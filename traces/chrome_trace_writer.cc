@@ -128,12 +128,18 @@ class TraceText {
       : graph_(graph), result_(result), options_(options), out_(sink), runs_(graph, result) {
     if (options.flows) flows_.emplace(graph, runs_.of_op);
     for (std::int32_t i = 0; i < graph.label_count(); ++i) labels_.push_back(json_escaped(graph.label(LabelId{i})));
-    for (const OpWork& work : graph.works()) works_.push_back({class_text(op_class(work)), work_members(work)});
+    for (const OpWork& work : graph.works()) {
+      const OpClass kind = op_class(work);
+      works_.push_back({class_text(kind), work_members(work), kind == OpClass::kPointToPoint});
+    }
   }
 
   void write() {
     out_ << "{\"traceEvents\":[";
-    for (std::int32_t device = 0; device < graph_.device_count(); ++device) process(device + 1, "device " + std::to_string(device));
+    for (std::int32_t device = 0; device < graph_.device_count(); ++device) {
+      const bool named = at(device) < options_.device_names.size();
+      process(device + 1, named ? json_escaped(options_.device_names[at(device)]) : "device " + std::to_string(device));
+    }
     TraceRows rows(graph_, [this](TraceRow row, const std::string& name, std::int32_t sort_index) { announce(row, name, sort_index); });
     const bool markers_outside =
         std::any_of(result_.timeline.begin(), result_.timeline.end(), [&](const OpRun& run) { return graph_.parts(run.op).empty(); });
@@ -148,6 +154,7 @@ class TraceText {
   struct WorkText {
     std::string_view category;
     std::string members;
+    bool point_to_point = false;
   };
 
   TextBlock& event() {
@@ -190,6 +197,15 @@ class TraceText {
       slice(run, row_of_part_[part], span);
       if (flows_) flow_ends(run.op, part, span);
     }
+    const bool transfer = flows_ && parts.size() > 1 && works_[at(graph_.op(run.op).work.index)].point_to_point;
+    for (std::size_t part = 1; transfer && part < parts.size(); ++part) transfer_flow(part, span);
+  }
+
+  // Behind the slices of both parts: of slices of one row that start together, an end binds to the one read last.
+  void transfer_flow(std::size_t part, NanosecondSpan span) {
+    const std::int64_t id = flows_->entering_begin.back() + ++transfers_;
+    flow_end("s", id, "transfer", row_of_part_.front(), span.start);
+    flow_end("f\",\"bp\":\"e", id, "transfer", row_of_part_[part], std::max(span.start, span.end - 1));
   }
 
   void slice(const OpRun& run, TraceRow row, NanosecondSpan span) {
@@ -259,18 +275,20 @@ class TraceText {
     for (const Edge& edge : graph_.predecessors(id)) {
       if (!Flows::shown(graph_, runs_.of_op, edge, id)) continue;
       ++entering;
-      if (joined_parts(edge.from, id).to == part) flow_end("f\",\"bp\":\"e", entering, edge.kind, row_of_part_[part], span.start);
+      if (joined_parts(edge.from, id).to == part)
+        flow_end("f\",\"bp\":\"e", entering, edge_text(edge.kind), row_of_part_[part], span.start);
     }
     for (std::size_t i = flows_->leaving_begin[at(id.index)]; i < flows_->leaving_begin[at(id.index) + 1]; ++i) {
       const Flows::Leaving& flow = flows_->leaving[i];
       // The last nanosecond of the slice: its end may be the start of the next one.
       const std::int64_t leaves = flow.kind == EdgeKind::kStartToStart ? span.start : std::max(span.start, span.end - 1);
-      if (joined_parts(id, flow.to).from == part) flow_end("s", flow.id, flow.kind, row_of_part_[part], leaves);
+      if (joined_parts(id, flow.to).from == part) flow_end("s", flow.id, edge_text(flow.kind), row_of_part_[part], leaves);
     }
   }
 
-  void flow_end(std::string_view phase, std::int64_t id, EdgeKind kind, TraceRow row, std::int64_t instant) {
-    const std::string_view what = kind == EdgeKind::kStartToStart ? "after start" : "after";
+  static std::string_view edge_text(EdgeKind kind) { return kind == EdgeKind::kStartToStart ? "after start" : "after"; }
+
+  void flow_end(std::string_view phase, std::int64_t id, std::string_view what, TraceRow row, std::int64_t instant) {
     event() << "{\"ph\":\"" << phase << "\",\"name\":\"" << what << "\",\"cat\":\"flow\"";
     place(row) << ",\"id\":" << id;
     microseconds(",\"ts\":", instant) << "}";
@@ -303,6 +321,7 @@ class TraceText {
   std::vector<std::string> labels_;
   std::vector<WorkText> works_;
   std::vector<TraceRow> row_of_part_;  // of the op being written
+  std::int64_t transfers_ = 0;         // flows along point-to-point ops so far
   bool first_ = true;
 };
 

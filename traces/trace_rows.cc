@@ -17,7 +17,8 @@ TraceRows::TraceRows(const OpGraph& graph, Announce announce) : announce_(std::m
   streams_.resize(graph.streams().size() + 1);
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     StreamRows& rows = streams_[i];
-    rows.sort_index = static_cast<std::int32_t>(i) * 4;  // room for the further rows
+    const bool compute = i < graph.streams().size() && graph.streams()[i].compute;
+    rows.sort_index = compute ? 0 : static_cast<std::int32_t>(i + 1) * 4;  // room for the further rows
     if (i == graph.streams().size()) {
       rows.process = outside_process_;
       rows.name = "markers";

@@ -20,8 +20,9 @@ struct NanosecondSpan {
   std::int64_t start = 0, end = 0;
 };
 
-// Hands out rows in order of start. A stream has its own row; what would overlap on it (measured kernels that start early) spills to a
-// further row, and zero-length slices go to a row "(zero length)".
+// Hands out rows in order of start. A device's compute stream is sorted first, the others in the order of the graph. A stream has its own
+// row; what would overlap on it (measured kernels that start early) spills to a further row, and zero-length slices go to a row "(zero
+// length)".
 class TraceRows {
  public:
   // `announce` is called before a row is first handed out: the streams' own rows in the constructor, in stream order, others when needed.

@@ -140,6 +140,14 @@ def check_other_commands(program):
     compared = json.loads(program("validate", "--published", "gemm.csv", "--json", "-").stdout)
     program.check(compared["rows"] == 1 and compared["detail"][0]["id"] == "2", f"validate: {compared}")
     program("validate", "--published", "gemm.csv", "--max-error", "10%", code=3)
+    row = '{"schedule": "gpipe", "p": 2, "m": 2, "v": 1, "F": 1, "B": 1, "makespan": %d, "inflight": [2, 2]}'
+    (program.folder / "pipeline.json").write_text(f"[{row % 6}, {row % 7}]", encoding="utf-8")
+    compared = json.loads(program("validate", "--published", "pipeline.json", "--json", "-").stdout)
+    program.check((compared["format"], compared["rows"], compared["mismatches"]) == ("pipeline", 2, 1), f"validate: {compared}")
+    program.check(compared["detail"][1]["difference"] == "makespan 6 not 7", f"validate: {compared}")
+    program("validate", "--published", "pipeline.json", "--max-error", "0", code=3)
+    (program.folder / "pipeline.json").write_text(f"[{row % 6}]", encoding="utf-8")
+    program("validate", "--published", "pipeline.json", "--max-error", "0")
 
 
 def check_graphs(program):
@@ -162,11 +170,43 @@ def check_graphs(program):
     program.check(result["memory"]["fits"] is None and result["deadlock"]["waits_for"] == "2 MiB of the pool of 1 MiB", f"deadlock: {result}")
 
 
+PIPELINE = [*JOB[:-1], "8", "--pp", "4", "--virtual-stages", "2", "--dp", "2", "--zero", "1", "--global-batch", "16"]
+
+
+def check_pipeline(program):
+    """One process a stage, compute first; transfers from stage to stage; memory a stage; the time adds up."""
+    program(*PIPELINE, "--json", "run.json", "--trace", "trace.json", "--memory-csv", "memory.csv")
+    result = json.loads((program.folder / "run.json").read_text(encoding="utf-8"))
+    rows = result["memory"]["per_device"]
+    program.check([row["rank"] for row in rows] == [0, 16, 32, 48], f"ranks of stages: {[row['rank'] for row in rows]}")
+    program.check([row["layers"] for row in rows] == ["0, 4", "1, 5", "2, 6", "3, 7"], f"layers of stages: {[row['layers'] for row in rows]}")
+    program.check(abs(sum(result["time"].values()) - result["step_time_s"]) < 1e-12, "the time's parts do not add up")
+    program.check(result["time"]["pipeline_bubble_s"] > 0, "a pipeline without a bubble")
+    peaks = [0] * len(rows)
+    for row in csv.DictReader(io.StringIO((program.folder / "memory.csv").read_text(encoding="utf-8"))):
+        if row["space"] == "device":
+            peaks[int(row["device"])] = max(peaks[int(row["device"])], int(row["in_use_bytes"]))
+    program.check(peaks == [row["peak_allocated_bytes"] for row in rows], f"peaks {peaks} of the memory CSV are not those of the JSON")
+    events = json.loads((program.folder / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    program.check(names[:4] == [f"stage {i} (GPU rank {16 * i})" for i in range(4)], f"processes {names}")
+    threads = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    order = sorted((event["pid"], event["args"]["sort_index"], event["tid"]) for event in events if event["name"] == "thread_sort_index")
+    firsts = [threads[(pid, tid)] for i, (pid, _, tid) in enumerate(order) if i == 0 or order[i - 1][0] != pid]
+    program.check(firsts[:4] == ["compute"] * 4, f"first threads {firsts}")
+    starts = {event["id"]: event["pid"] for event in events if event["ph"] == "s" and event["name"] == "transfer"}
+    ways = {(starts[event["id"]], event["pid"]) for event in events if event["ph"] == "f" and event["name"] == "transfer"}
+    wanted = {(a, a % 4 + 1) for a in range(1, 5)} | {(a % 4 + 1, a) for a in range(1, 5)}  # forward and backward, around from chunk to chunk
+    program.check(ways == wanted, f"transfers between processes {sorted(ways)}")
+    last = json.loads(program(*PIPELINE, "--rank", "last", "--json", "-").stdout)["memory"]
+    program.check(last["stage"] == 3 and last["peak_allocated_bytes"] == rows[3]["peak_allocated_bytes"], f"--rank last: stage {last['stage']}")
+
+
 def check_help(program):
     text = program("run", "--help").stdout
-    for flag in ("--model", "--recompute-segments", "--trace", "Examples:"):
+    for flag in ("--model", "--recompute-segments", "--trace", "--pp", "--virtual-stages", "--schedule", "--pp-layout", "--dp", "--zero", "--rank", "Examples:"):
         program.check(flag in text, f"run --help lacks {flag}")
-    for later in ("--zero", "--pp", "--offload", "--virtual-stages", "--stack"):
+    for later in ("--cp", "--ep", "--offload", "zb-v", "dualpipe", "--stack"):
         program.check(later not in text, f"run --help shows {later}, which is not built yet")
     program.check(program("--version").stdout.startswith("stepsim "), "--version")
     program.check("whatif" not in program("--help").stdout, "--help shows a command that is not built yet")
@@ -175,7 +215,7 @@ def check_help(program):
 def main():
     binary = str(pathlib.Path(sys.argv[1]).resolve())
     failures = 0
-    checks = [check_summary, check_stdout_output, check_files, check_out_of_memory, check_baseline, check_resolved_job, check_other_commands, check_graphs, check_help]
+    checks = [check_summary, check_stdout_output, check_files, check_out_of_memory, check_baseline, check_resolved_job, check_other_commands, check_graphs, check_pipeline, check_help]
     for check in checks:
         with tempfile.TemporaryDirectory() as folder:
             program = Program(binary, folder)

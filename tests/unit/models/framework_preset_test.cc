@@ -38,7 +38,9 @@ std::string error_with(const std::string& from, const std::string& to) {
   return error_of([&] { parse_framework(core_with(from, to), "f.textproto"); });
 }
 
-TEST(FrameworkPreset, ListsVersions) { EXPECT_THAT(framework_names(), ElementsAre("megatron-core@2025", "megatron-lm@2022-05")); }
+TEST(FrameworkPreset, ListsVersions) {
+  EXPECT_THAT(framework_names(), ElementsAre("megatron-core@2025", "megatron-lm@2022-05", "pytorch-fsdp@2023", "torchtitan@2024-12"));
+}
 
 // 2205.05198: no statistics, masks kept, backward all-reduce hidden behind the weight gradient, fp32 main gradients.
 TEST(FrameworkPreset, PaperAccounting) {
@@ -94,7 +96,8 @@ TEST(FrameworkPreset, EveryFieldReachesThePreset) {
 
 TEST(FrameworkPreset, NamesTheNearest) {
   EXPECT_EQ(error_of([] { load_framework("megatron-lm@2022-5"); }),
-            "--framework: found \"megatron-lm@2022-5\", wanted one of megatron-core@2025, megatron-lm@2022-05, did you mean "
+            "--framework: found \"megatron-lm@2022-5\", wanted one of megatron-core@2025, megatron-lm@2022-05, pytorch-fsdp@2023, "
+            "torchtitan@2024-12, did you mean "
             "\"megatron-lm@2022-05\"?");
   EXPECT_THAT(error_of([] { load_framework("megatron-cor"); }), HasSubstr("did you mean \"megatron-core\"?"));
   EXPECT_THAT(error_of([] { load_framework("megatron-core@2024-xx-unknown"); }), HasSubstr("--framework: found"));

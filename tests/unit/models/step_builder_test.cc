@@ -430,8 +430,8 @@ TEST(StepBuilder, WarnsOfAttentionWithoutKernel) {
 
 TEST(StepBuilder, RefusesLayoutsAndPolicies) {
   StepRequest request = gpt2();
-  request.parallel.pipeline = 2;
-  EXPECT_THAT(refusal(request), HasSubstr("--pp: found 2, wanted 1"));
+  request.parallel.pipeline = 5;
+  EXPECT_THAT(refusal(request), HasSubstr("--pp: found 5, wanted a divisor of 12 layers"));
   request = gpt2();
   request.training.micro_batch = 2;
   request.training.global_batch = 3;

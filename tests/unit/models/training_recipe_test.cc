@@ -56,15 +56,124 @@ TEST(TrainingRecipe, HeadsDivideOverTensorRanks) {
 TEST(TrainingRecipe, RanksAreCounts) {
   EXPECT_EQ(error_of(kLlama, recipe_of(8192), tensor_ranks(0)), "--tp: found 0, wanted a whole number from 1 to 1048576");
   EXPECT_EQ(error_of(kLlama, recipe_of(8192), tensor_ranks(-8)), "--tp: found -8, wanted a whole number from 1 to 1048576");
+  const auto with = [](auto set) {
+    ParallelLayout parallel;
+    set(parallel);
+    return error_of(kLlama, recipe_of(8192), parallel);
+  };
+  EXPECT_EQ(with([](ParallelLayout& p) { p.pipeline = 0; }), "--pp: found 0, wanted a whole number from 1 to 1048576");
+  EXPECT_EQ(with([](ParallelLayout& p) { p.virtual_stages = -1; }), "--virtual-stages: found -1, wanted a whole number from 1 to 1048576");
+  EXPECT_EQ(with([](ParallelLayout& p) { p.data = 1 << 21; }), "--dp: found 2097152, wanted a whole number from 1 to 1048576");
+  EXPECT_EQ(with([](ParallelLayout& p) { p.context = 0; }), "--cp: found 0, wanted a whole number from 1 to 1048576");
+  EXPECT_EQ(with([](ParallelLayout& p) { p.context = 2; }), "--cp: found 2, wanted 1: context parallelism is not built yet");
+  const auto together = [](ParallelLayout& p) { p.tensor = 32, p.pipeline = 1, p.data = 1 << 20; };  // 2^25
+  EXPECT_EQ(with(together), "--gpus: found 32 x 1 x 1048576 (tp x pp x dp), wanted at most 16777216 GPUs");
+}
+
+ParallelLayout pipeline_of(std::int32_t stages, std::int32_t chunks, PipelineKind schedule) {
   ParallelLayout parallel;
-  parallel.pipeline = 2;
-  EXPECT_EQ(error_of(kLlama, recipe_of(8192), parallel), "--pp: found 2, wanted 1: not built yet");
-  parallel.pipeline = 1;
-  parallel.data = 4;
-  EXPECT_EQ(error_of(kLlama, recipe_of(8192), parallel), "--dp: found 4, wanted 1: not built yet");
-  parallel.data = 1;
-  parallel.context = 0;
-  EXPECT_EQ(error_of(kLlama, recipe_of(8192), parallel), "--cp: found 0, wanted a whole number from 1 to 1048576");
+  parallel.pipeline = stages;
+  parallel.virtual_stages = chunks;
+  parallel.schedule = schedule;
+  return parallel;
+}
+
+// Llama-3 8B has 32 layers.
+TEST(TrainingRecipe, LayersDivideOverStagesAndChunks) {
+  TrainingRecipe training = recipe_of(8192);
+  training.global_batch = 64;
+  const auto with = [&](std::int32_t stages, std::int32_t chunks, PipelineKind schedule) {
+    return error_of(kLlama, training, pipeline_of(stages, chunks, schedule));
+  };
+  for (const PipelineKind schedule : {PipelineKind::kGPipe, PipelineKind::k1F1B, PipelineKind::kZbH1}) {
+    EXPECT_EQ(with(4, 1, schedule), "no error");
+    EXPECT_EQ(with(1, 1, schedule), "no error");
+    EXPECT_EQ(with(4, 2, schedule), "--virtual-stages: found 2 with --schedule " + std::string(pipeline_name(schedule)) +
+                                        ", wanted 1, or --schedule interleaved");
+  }
+  EXPECT_EQ(with(4, 2, PipelineKind::kInterleaved), "no error");
+  EXPECT_EQ(with(4, 1, PipelineKind::kInterleaved),
+            "--schedule: found interleaved with --virtual-stages 1, wanted --virtual-stages 2 or more, or another schedule");
+  EXPECT_EQ(with(1, 2, PipelineKind::kInterleaved), "--virtual-stages: found 2 with --pp 1, wanted 1, or --pp 2 and more");
+  EXPECT_EQ(with(64, 1, PipelineKind::k1F1B), "--pp: found 64, wanted a divisor of 32 layers (or --pp-layout)");
+  EXPECT_THAT(with(16, 4, PipelineKind::kInterleaved), HasSubstr("--virtual-stages: found 4"));
+  EXPECT_THAT(with(3, 1, PipelineKind::k1F1B), HasSubstr("--pp: found 3"));
+  EXPECT_THAT(with(4, 3, PipelineKind::kInterleaved), HasSubstr("--virtual-stages: found 3"));
+}
+
+TEST(TrainingRecipe, UnevenStagesAreLayersOfTheModel) {
+  ParallelLayout parallel = pipeline_of(4, 1, PipelineKind::k1F1B);
+  parallel.split.first_stage_layers = 33;
+  EXPECT_THAT(error_of(kLlama, recipe_of(8192), parallel), HasSubstr("--set parallel.first_stage_layers: found 33"));
+  parallel.split.first_stage_layers = 7;
+  parallel.split.last_stage_layers = 7;  // 9 each for the two between
+  EXPECT_EQ(error_of(kLlama, recipe_of(8192), parallel), "no error");
+}
+
+TEST(TrainingRecipe, InterleavingGoesInGroupsOfMicroBatches) {
+  TrainingRecipe training = recipe_of(8192);
+  training.global_batch = 12;
+  ParallelLayout parallel = pipeline_of(8, 2, PipelineKind::kInterleaved);
+  EXPECT_EQ(error_of(kLlama, training, parallel),
+            "--global-batch: found 12 (12 micro-batches), wanted a multiple of 8: the interleaved schedule needs micro-batches that are a "
+            "multiple of --pp 8");
+  parallel.data = 2;
+  EXPECT_THAT(error_of(kLlama, training, parallel), HasSubstr("found 12 (6 micro-batches), wanted a multiple of 16"));
+  training.global_batch = 16;
+  EXPECT_EQ(error_of(kLlama, training, parallel), "no error");
+  EXPECT_EQ(error_of(kLlama, recipe_of(8192), pipeline_of(8, 1, PipelineKind::k1F1B)), "no error");  // one micro-batch on 8 stages
+}
+
+TEST(TrainingRecipe, ShardingGroupsDivideTheRanks) {
+  TrainingRecipe training = recipe_of(8192);
+  training.global_batch = 8;
+  const auto with = [&](std::int32_t zero, std::int32_t shard, std::int32_t stages = 1) {
+    ParallelLayout parallel = pipeline_of(stages, 1, PipelineKind::k1F1B);
+    parallel.data = 8;
+    parallel.zero = zero;
+    parallel.shard = shard;
+    return error_of(kLlama, training, parallel);
+  };
+  for (const std::int32_t zero : {0, 1, 2, 3}) EXPECT_EQ(with(zero, 0), "no error");
+  EXPECT_EQ(with(4, 0), "--zero: found 4, wanted 0, 1, 2 or 3");
+  EXPECT_EQ(with(3, 4), "no error");
+  EXPECT_EQ(with(3, 3), "--set parallel.shard: found 3, wanted a divisor of --dp 8");
+  EXPECT_EQ(with(3, -1), "--set parallel.shard: found -1, wanted 0 (all of --dp) or the ranks of a sharding group");
+  EXPECT_EQ(with(1, 4), "--set parallel.shard: found 4 with --zero 1, wanted --zero 2 or 3, whose groups may be replicated");
+  EXPECT_EQ(with(1, 8), "no error");  // one group: all ranks
+  EXPECT_EQ(with(1, 0, 2), "no error");
+  for (const std::int32_t zero : {2, 3}) {
+    EXPECT_EQ(with(zero, 0, 2), "--zero: found " + std::to_string(zero) +
+                                    " with --pp 2, wanted 0 or 1: sharded gradients and weights under a pipeline are not built yet");
+  }
+}
+
+TEST(TrainingRecipe, GradientsAreOfTheProductsDtypeOrFp32) {
+  const auto with = [](Precision precision, std::optional<DType> gradient, std::optional<DType> reduce) {
+    TrainingRecipe training = recipe_of(8192);
+    training.precision = precision;
+    training.gradient_dtype = gradient;
+    ParallelLayout parallel;
+    parallel.reduce_dtype = reduce;
+    return error_of(kLlama, training, parallel);
+  };
+  EXPECT_EQ(with(Precision::kBf16, DType::kBf16, DType::kFp32), "no error");
+  EXPECT_EQ(with(Precision::kBf16, DType::kFp16, {}), "--grad-dtype: found fp16, wanted fp32 or bf16 with --precision bf16");
+  EXPECT_EQ(with(Precision::kFp16, DType::kBf16, {}), "--grad-dtype: found bf16, wanted fp32 or fp16 with --precision fp16");
+  EXPECT_EQ(with(Precision::kFp32, DType::kBf16, {}), "--grad-dtype: found bf16, wanted fp32 with --precision fp32");
+  EXPECT_EQ(with(Precision::kFp32, {}, DType::kBf16), "no error");  // bf16_compress_hook
+  EXPECT_EQ(with(Precision::kBf16, {}, DType::kFp16), "--set parallel.reduce_dtype: found fp16, wanted fp32 or bf16 with --precision bf16");
+}
+
+TEST(TrainingRecipe, BucketsAndLimitsAreInRange) {
+  ParallelLayout parallel;
+  parallel.bucket = Bytes(-1);
+  EXPECT_THAT(error_of(kLlama, recipe_of(8192), parallel), HasSubstr("--set parallel.bucket_size: found"));
+  parallel.bucket = Bytes(0);
+  parallel.gather_limit = -1;
+  EXPECT_EQ(error_of(kLlama, recipe_of(8192), parallel), "--set parallel.gather_limit: found -1, wanted 0 (no limit) to 1048576 units");
+  parallel.gather_limit = 0;
+  EXPECT_EQ(error_of(kLlama, recipe_of(8192), parallel), "no error");
 }
 
 TEST(TrainingRecipe, SequenceFitsModelAndRanks) {

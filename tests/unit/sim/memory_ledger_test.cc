@@ -363,6 +363,81 @@ TEST(MemoryLedger, PeakOfRoles) {
   EXPECT_EQ(peak_of_roles(graph, result, device, {}), Bytes(0));
 }
 
+// Two devices whose states are residents or born where the last op first writes them, in device memory or that of the host.
+struct States {
+  SmallGraph small;
+  DeviceId devices[2] = {small.builder.add_device(), small.builder.add_device()};
+  std::vector<StorageId> states;
+  // Frees that wait for events; no such frees; or a thread that also uses memory of the other one's device.
+  enum class Uses { kDeferred, kApart, kShared };
+
+  explicit States(bool born, Uses uses) {
+    for (const DeviceId device : devices) {
+      const StreamId stream = small.stream(device, true), copies = small.stream(device);
+      const IssuerId host = small.builder.add_issuer({.device = device});
+      const auto state = [&](std::int64_t size, MemorySpace space) {
+        return small.builder.add_storage(
+            {.size = Bytes(size), .device = device, .space = space, .live_at_start = !born, .live_at_end = true});
+      };
+      states.push_back(state(100 + device.index, MemorySpace::kDevice));
+      states.push_back(state(7, MemorySpace::kHost));
+      const StorageId saved = small.builder.add_storage({.size = Bytes(60), .device = device, .deferred_free = uses == Uses::kDeferred});
+      const StorageId gradient = small.storage(device, 30);
+      const OpId first = small.op(stream, 10, {.writes = {saved}, .issuer = host, .issue = 1});
+      small.op(copies, 50, {.after = {{first}}, .reads = {saved}, .issuer = host, .issue = 1}, Given::Class::kCopyToHost);
+      small.op(stream, 10, {.reads = {saved}, .writes = {gradient}, .issuer = host, .issue = 40});
+      std::vector<StorageId> reads = {gradient};
+      if (uses == Uses::kShared) reads.push_back(states.front());
+      small.op(stream, 10, {.reads = reads, .writes = {states.end()[-2], states.back()}, .issuer = host, .issue = 40});
+    }
+  }
+};
+
+TEST(MemoryLedger, PeaksWithOtherResidentsAreThoseOfAGraphBuiltSo) {
+  // Resident, a device has 100 + 60 + 30 = 190 at most (and 1 more on the second one); born, 60 + 30 and then, when the copy (11-61) is
+  // over at the launch at 82, 30 + 100: 130. With room for 125 the last claim fails and nothing is left to be forced.
+  using enum States::Uses;
+  for (const States::Uses uses : {kDeferred, kApart, kShared}) {
+    for (const std::int64_t capacity : {1000, 125}) {
+      Machine machine = plain_machine(2);
+      machine.device_capacity = {Bytes(capacity), Bytes(capacity)};
+      States resident(false, uses), born(true, uses);
+      const std::vector<StorageId> states = resident.states;
+      const GivenCostModel costs = resident.small.costs();
+      const OpGraph graph = std::move(resident.small.builder).build(), other = std::move(born.small.builder).build();
+      const StepResult result = simulate(graph, machine, costs), built_so = simulate(other, machine, costs);
+      const std::vector<Bytes> peaks =
+          device_peaks(graph, machine, result, LedgerRule::kIssueOrder, {.storages = states, .live_at_start = false, .live_at_end = true});
+      const MemoryPeaks wanted = memory_peaks(other, built_so);
+      EXPECT_THAT(peaks, ElementsAre(Bytes(130), Bytes(131)));
+      EXPECT_THAT(peaks, ElementsAre(wanted.device[0].bytes, wanted.device[1].bytes));
+      // The other way round, and without a change.
+      EXPECT_THAT(device_peaks(other, machine, built_so, LedgerRule::kIssueOrder, {.storages = states, .live_at_start = true}),
+                  ElementsAre(Bytes(190), Bytes(191)));
+      EXPECT_THAT(device_peaks(graph, machine, result, LedgerRule::kIssueOrder, {}), ElementsAre(Bytes(190), Bytes(191)));
+    }
+  }
+}
+
+TEST(MemoryLedger, PeaksOfAllDevicesAreThoseOfEach) {
+  States states(true, States::Uses::kDeferred);
+  const GivenCostModel costs = states.small.costs();
+  const OpGraph graph = std::move(states.small.builder).build();
+  const StepResult result = simulate(graph, plain_machine(2), costs);
+  const MemoryPeaks peaks = memory_peaks(graph, result);
+  ASSERT_EQ(peaks.device.size(), 2u);
+  for (const DeviceId device : states.devices) {
+    const auto i = static_cast<std::size_t>(device.index);
+    const MemoryPeak one = memory_peak(graph, result, device, MemorySpace::kDevice);
+    EXPECT_EQ(one.bytes, Bytes(130 + device.index));
+    EXPECT_EQ(peaks.device[i].bytes, one.bytes);
+    EXPECT_EQ(peaks.device[i].at, TimePoint(82));  // the launch of the last op
+    EXPECT_EQ(peaks.device[i].by_bucket, one.by_bucket);
+    EXPECT_EQ(peaks.host[i].bytes, Bytes(7));
+  }
+  EXPECT_THAT(holders_at_peak(graph, result, states.devices[1], MemorySpace::kDevice), ElementsAre(states.states[2], StorageId{7}));
+}
+
 // engine.md, section 7: L = 32 layers of 10, a copy of 5 after each, host 1 per layer; sets are freed through events of the copy stream.
 // Two launches a layer, the copy's at no cost. Layer k is issued at k without a limit: at 32 only the copies that ended by then are
 // polled, those of layers 1 and 2 (at 1 + 10 + 5 = 16 and 26), so 30 sets are live. If at most R layers are issued of which the computing

@@ -198,6 +198,121 @@ TEST(TimePartition, BehindATransferWhoseSenderStillComputes) {
   EXPECT_EQ(parts.busy[1], ps(2));
 }
 
+// Stages in a line, each with a stream to receive on and one to send on. A transfer's first part is the receiver's.
+struct Stages {
+  SmallGraph small;
+  std::vector<DeviceId> devices;
+  std::vector<StreamId> compute, receive, send;
+
+  explicit Stages(int count) {
+    for (int i = 0; i < count; ++i) {
+      devices.push_back(small.builder.add_device());
+      compute.push_back(small.stream(devices.back(), true));
+      receive.push_back(small.stream(devices.back()));
+      send.push_back(small.stream(devices.back()));
+    }
+  }
+  OpId transfer(std::size_t to, OpId made_by, std::int64_t duration) {
+    small.rows.push_back({.fixed = ps(0), .alone = ps(duration)});
+    const Given work{.index = static_cast<std::int32_t>(small.rows.size()) - 1, .op_class = Given::Class::kPointToPoint};
+    const OpPart sender[] = {{.stream = send[to - 1], .queues = {}}};
+    return small.add(receive[to], work, {.after = {{made_by}}, .kind = "pp", .kind_bucket = 2}, sender);
+  }
+  OpId everywhere(const std::vector<StreamId>& streams, std::int64_t duration, const SmallOp& more) {
+    small.rows.push_back({.fixed = ps(0), .alone = ps(duration)});
+    const Given work{.index = static_cast<std::int32_t>(small.rows.size()) - 1, .op_class = Given::Class::kCollective};
+    std::vector<OpPart> further;
+    for (std::size_t i = 1; i < streams.size(); ++i) further.push_back({.stream = streams[i], .queues = {}});
+    return small.add(streams[0], work, more, further);
+  }
+  TimePartition partition() {
+    const GivenCostModel costs = small.costs();
+    const Machine machine = plain_machine(static_cast<std::int32_t>(devices.size()));
+    const OpGraph graph = std::move(small.builder).build();
+    const StepResult result = simulate(graph, machine, costs);
+    EXPECT_FALSE(result.deadlock.has_value());
+    const TimePartition parts = time_partition(graph, result, ahead_and_back());
+    EXPECT_EQ(parts.total(), result.end);
+    return parts;
+  }
+};
+
+TEST(TimePartition, AReceiverLaunchedTransferWaitsForItsSender) {
+  // Sender 0-5 and 5-12 on its compute stream, transfer 12-15, the receiver's op 15-22; another received meanwhile (5-8) does not matter.
+  Stages stages(2);
+  const OpId early = stages.small.op(stages.compute[0], 5, ahead());
+  const OpId late = stages.small.op(stages.compute[0], 7, ahead());
+  stages.transfer(1, early, 3);
+  const OpId moved = stages.transfer(1, late, 3);
+  stages.small.op(stages.compute[1], 7, ahead({.after = {{moved}}}));
+  const TimePartition parts = stages.partition();
+  EXPECT_EQ(parts.device, stages.devices[1]);
+  EXPECT_EQ(parts.bubble, ps(12));
+  EXPECT_THAT(parts.exposed_collective, ElementsAre(ps(0), ps(0), ps(3)));
+  EXPECT_EQ(parts.busy[1], ps(7));
+  EXPECT_EQ(parts.idle, ps(0));
+}
+
+TEST(TimePartition, ATransferThatWaitsForTheOneBeforeItIsATransfer) {
+  // Both made at 5; the second has to wait on both streams: 5-9, 9-13.
+  Stages stages(2);
+  const OpId made = stages.small.op(stages.compute[0], 5, ahead());
+  stages.transfer(1, made, 4);
+  const OpId second = stages.transfer(1, made, 4);
+  stages.small.op(stages.compute[1], 2, ahead({.after = {{second}}}));
+  const TimePartition parts = stages.partition();
+  EXPECT_EQ(parts.bubble, ps(5));
+  EXPECT_EQ(parts.exposed_collective[2], ps(8));
+}
+
+TEST(TimePartition, ABubbleReachesBackThroughSeveralStages) {
+  // 0-6 on the first, 6-8 moved, 8-13 on the second, 13-15 moved, 15-19 on the third, 19-21 moved, 21-31 on the fourth, which is critical:
+  // 6 + 5 + 4 computed and two transfers of 2 moved elsewhere; the last transfer has a part here.
+  Stages stages(4);
+  OpId before = stages.small.op(stages.compute[0], 6, ahead());
+  before = stages.small.op(stages.compute[1], 5, ahead({.after = {{stages.transfer(1, before, 2)}}}));
+  before = stages.small.op(stages.compute[2], 4, ahead({.after = {{stages.transfer(2, before, 2)}}}));
+  stages.small.op(stages.compute[3], 10, ahead({.after = {{stages.transfer(3, before, 2)}}}));
+  const TimePartition parts = stages.partition();
+  EXPECT_EQ(parts.device, stages.devices[3]);
+  EXPECT_EQ(parts.bubble, ps(19));
+  EXPECT_THAT(parts.exposed_collective, ElementsAre(ps(0), ps(0), ps(2)));
+  EXPECT_EQ(parts.busy[1], ps(10));
+}
+
+TEST(TimePartition, AHostThatWaitedForAnotherDeviceIsABubbleUntilItIsFreed) {
+  // The first computes 0-9, the transfer moves 9-11. The second's host launches its op when that is over, 4 later: 11-15, op 15-20.
+  Stages stages(2);
+  const OpId made = stages.small.op(stages.compute[0], 9, ahead());
+  const OpId moved = stages.transfer(1, made, 2);
+  const IssuerId host = stages.small.builder.add_issuer({.device = stages.devices[1]});
+  stages.small.op(stages.compute[1], 5, ahead({.issue_after = {moved}, .issuer = host, .issue = 4}));
+  const TimePartition parts = stages.partition();
+  EXPECT_EQ(parts.bubble, ps(9));
+  EXPECT_THAT(parts.exposed_collective, ElementsAre(ps(0), ps(0), ps(2)));
+  EXPECT_EQ(parts.host, ps(4));
+  EXPECT_EQ(parts.busy[1], ps(5));
+}
+
+TEST(TimePartition, ACollectiveOfAllDevicesWaitsForTheLastOfThem) {
+  // All end at 20 + 4: the first device is the critical one. It computes 0-3 and then waits until 20, where the last one is done.
+  for (const bool on_compute_streams : {true, false}) {
+    Stages stages(3);
+    std::vector<Edge> made;
+    for (std::size_t i = 0; i < 3; ++i) {
+      made.push_back({stages.small.op(stages.compute[i], std::vector<std::int64_t>{3, 20, 11}[i], back())});
+    }
+    SmallOp norm = back({.after = made, .kind = "norm", .kind_bucket = 1});
+    stages.everywhere(on_compute_streams ? stages.compute : stages.receive, 4, norm);
+    const TimePartition parts = stages.partition();
+    EXPECT_EQ(parts.device, stages.devices[0]);
+    EXPECT_EQ(parts.busy[2], ps(3));
+    EXPECT_EQ(parts.bubble, ps(17));
+    EXPECT_EQ(parts.exposed_collective[1], ps(4));
+    EXPECT_EQ(parts.idle, ps(0));
+  }
+}
+
 TEST(TimePartition, TheLowestOfDevicesThatEndTogetherIsCritical) {
   TwoDevices two;
   two.small.op(two.second, 6, ahead());

@@ -62,6 +62,26 @@ TEST(Explanation, TensorsLiveBetweenTheirOps) {
   for (std::size_t i = 1; i < explained.ops.size(); ++i) EXPECT_LE(explained.ops[i - 1].start, explained.ops[i].start);
 }
 
+TEST(Explanation, APipelinesLayersAreThoseOfItsStages) {
+  const Job one = gpt_job({flag("--sequence-parallel", "true")});
+  const Job two = gpt_job({flag("--sequence-parallel", "true"), flag("--pp", "2"), flag("--global-batch", "4")});
+  const StepRun of_one = run_step(one), of_two = run_step(two);
+  const Explanation whole = explanation(one, of_one), cut = explanation(two, of_two);
+  ASSERT_EQ(cut.layers.size(), whole.layers.size());
+  for (std::size_t i = 0; i < whole.layers.size(); ++i) {
+    EXPECT_EQ(cut.layers[i].name, whole.layers[i].name);
+    EXPECT_EQ(cut.layers[i].saved, whole.layers[i].saved) << whole.layers[i].name;
+    EXPECT_EQ(cut.layers[i].forward, whole.layers[i].forward) << whole.layers[i].name;
+    EXPECT_EQ(cut.layers[i].backward, whole.layers[i].backward) << whole.layers[i].name;
+  }
+  bool second = false;
+  for (const OpAccount& op : cut.ops) second = second || op.stage == 1;
+  EXPECT_TRUE(second);
+  const std::string text = explain_text(two, of_two, cut);
+  EXPECT_NE(text.find("one micro-batch, on one device of each pipeline stage"), std::string::npos);
+  EXPECT_NE(text.find("2-3"), std::string::npos);
+}
+
 TEST(Explanation, ModuleTableSelectsTheAttentionCore) {
   const Job job = gpt_job({});
   const std::vector<ModuleAccount> table = module_table(job);

@@ -104,11 +104,7 @@ TEST(Job, ContradictionsAreRefused) {
   EXPECT_EQ(refused({flag("--placement", "full"), flag("--recompute", "full"), flag("--recompute-segments", "4")}), "");
   EXPECT_EQ(refused({flag("--recompute-segments", "2,x")}),
             "--recompute-segments: found \"2,x\", wanted a number of segments, sizes such as 2,2,1, or halving");
-  EXPECT_EQ(refused({flag("--gpus", "3"), flag("--tp", "2")}), "--gpus: found 3, wanted a multiple of tp 2 x pp 1");
-  EXPECT_EQ(refused({flag("--gpus", "16"), flag("--tp", "8")}),
-            "--gpus: found 2 data-parallel groups, wanted 1: data parallelism is not built yet");
-  EXPECT_EQ(refused({flag("--pp", "2")}), "--pp: found 2, wanted 1: pipeline parallelism is not built yet");
-  EXPECT_EQ(refused({flag("--dp", "1"), flag("--pp", "1")}), "");
+  EXPECT_EQ(refused({flag("--gpus", "3"), flag("--tp", "2")}), "--gpus: found 3, wanted a multiple of 2 (tp 2 x pp 1)");
   EXPECT_EQ(refused({flag("--precision", "fp8")}), "--precision: found fp8, which is not built yet, wanted one of bf16, fp16, fp32");
   EXPECT_EQ(refused({flag("--optimizer", "adamW")}), "--optimizer: found \"adamW\", wanted one of adamw, sgd, did you mean \"adamw\"?");
   EXPECT_EQ(refused({flag("--loss", "chunked=0")}), "--loss: found \"chunked=0\", wanted one of plain, fused, chunked=N");
@@ -117,6 +113,124 @@ TEST(Job, ContradictionsAreRefused) {
   EXPECT_EQ(refused({flag("--dropout", "nan")}), "--dropout: found nan, wanted a finite number");
   EXPECT_EQ(refused({flag("--set", "placement.layers[3].mlp=offload")}),
             "--set placement.layers[3].mlp: found offload, which is not built yet, wanted keep or recompute");
+}
+
+// gpt3-175b has 96 layers.
+TEST(Job, GpusAreTheProductOfTheRanks) {
+  const auto job = [](std::vector<FlagValue> flags) { return resolve_job(job_of("gpt3-175b", std::move(flags))); };
+  const Job product = job({flag("--tp", "8"), flag("--pp", "4"), flag("--dp", "3")});
+  EXPECT_EQ(product.gpus, 96);
+  EXPECT_EQ(source(product, "hardware.gpus"), "96, default: tp x pp x dp");
+  EXPECT_EQ(source(product, "parallel.dp"), "3, --dp");
+  EXPECT_EQ(source(product, "training.global_batch"), "3, default: micro-batch x dp");
+  const Job divided = job({flag("--gpus", "96"), flag("--tp", "8"), flag("--pp", "4"), flag("--micro-batch", "2")});
+  EXPECT_EQ(divided.parallel.data, 3);
+  EXPECT_EQ(divided.training.global_batch, 6);
+  EXPECT_EQ(source(divided, "parallel.dp"), "3, default: gpus / (tp x pp)");
+  EXPECT_EQ(job({flag("--gpus", "96"), flag("--tp", "8"), flag("--pp", "4"), flag("--dp", "3")}).gpus, 96);
+  const auto refused = [](std::vector<FlagValue> flags) { return problem(job_of("gpt3-175b", std::move(flags))); };
+  EXPECT_EQ(refused({flag("--gpus", "96"), flag("--tp", "8"), flag("--pp", "4"), flag("--dp", "2")}),
+            "--gpus: found 96, wanted 64 (tp 8 x pp 4 x dp 2)");
+  EXPECT_EQ(refused({flag("--gpus", "100"), flag("--tp", "8"), flag("--pp", "4")}),
+            "--gpus: found 100, wanted a multiple of 32 (tp 8 x pp 4)");
+  EXPECT_EQ(refused({flag("--gpus", "0")}), "--gpus: found 0, wanted a multiple of 1 (tp 1 x pp 1)");
+  EXPECT_EQ(refused({flag("--gpus", "2000000")}), "--gpus: found 2000000, wanted at most 1048576 x tp 1 x pp 1");
+  EXPECT_EQ(refused({flag("--dp", "2"), flag("--global-batch", "3")}),
+            "--global-batch: found 3, wanted a multiple of 2 (micro-batch 1 x data-parallel 2)");
+}
+
+TEST(Job, PipelineOfFlags) {
+  const auto job = [](std::vector<FlagValue> flags) {
+    flags.push_back(flag("--global-batch", "16"));
+    return resolve_job(job_of("gpt3-175b", std::move(flags)));
+  };
+  EXPECT_EQ(job({flag("--pp", "8")}).parallel.schedule, PipelineKind::k1F1B);
+  const Job interleaved = job({flag("--pp", "8"), flag("--virtual-stages", "3")});
+  EXPECT_EQ(interleaved.parallel.schedule, PipelineKind::kInterleaved);
+  EXPECT_EQ(source(interleaved, "parallel.schedule"), "interleaved, default: for virtual stages");
+  EXPECT_EQ(interleaved.parallel.virtual_stages, 3);
+  EXPECT_EQ(source(interleaved, "parallel.p2p"), "batched, default: of megatron-lm@2022-05");  // its schedules.py
+  EXPECT_EQ(source(interleaved, "parallel.deallocate_outputs"), "true, default: of megatron-lm@2022-05");
+  EXPECT_EQ(source(job({}), "parallel.schedule"), "none");  // without effect, not shown
+  EXPECT_EQ(job({flag("--pp", "8"), flag("--schedule", "gpipe")}).parallel.schedule, PipelineKind::kGPipe);
+  EXPECT_EQ(job({flag("--pp", "8"), flag("--schedule", "zb-h1")}).parallel.schedule, PipelineKind::kZbH1);
+  const Job set = job({flag("--pp", "2"), flag("--set", "parallel.p2p=overlapped"), flag("--set", "parallel.deallocate_outputs=false"),
+                       flag("--pp-layout", "Et*40|t*56L")});
+  EXPECT_EQ(set.parallel.point_to_point, PointToPoint::kOverlapped);
+  EXPECT_EQ(set.parallel.deallocate_outputs, false);
+  EXPECT_EQ(set.parallel.split.layout, "Et*40|t*56L");
+  const Job uneven =
+      job({flag("--pp", "3"), flag("--set", "parallel.first_stage_layers=31"), flag("--set", "parallel.last_stage_layers=31")});
+  EXPECT_EQ(uneven.parallel.split.first_stage_layers, 31);
+  const auto refused = [](std::vector<FlagValue> flags) { return problem(job_of("gpt3-175b", std::move(flags))); };
+  EXPECT_EQ(refused({flag("--pp", "2"), flag("--schedule", "dualpipe")}),
+            "--schedule: found dualpipe, which is not built yet, wanted one of gpipe, 1f1b, interleaved, zb-h1");
+  EXPECT_EQ(refused({flag("--pp", "2"), flag("--schedule", "1f1c")}),
+            "--schedule: found \"1f1c\", wanted one of gpipe, 1f1b, interleaved, zb-h1, did you mean \"1f1b\"?");
+  EXPECT_EQ(refused({flag("--pp", "8"), flag("--virtual-stages", "3"), flag("--global-batch", "12")}),
+            "--global-batch: found 12 (12 micro-batches), wanted a multiple of 8: the interleaved schedule needs micro-batches that are a "
+            "multiple of --pp 8");
+  EXPECT_TRUE(refused({flag("--pp", "7")}).starts_with("--pp: found 7, wanted a divisor of 96 layers"));
+  EXPECT_TRUE(refused({flag("--pp", "2"), flag("--pp-layout", "Et*40|x")}).starts_with("--pp-layout: found \"x\" at column 7, wanted"));
+  EXPECT_TRUE(refused({flag("--pp", "4"), flag("--set", "parallel.first_stage_layers=200")})
+                  .starts_with("--set parallel.first_stage_layers: found 200, wanted"));
+  const std::string file = written("uneven.textproto", "parallel {\n pp: 4\n  last_stage_layers: 200 }\n");
+  JobInput input = job_of("gpt3-175b");
+  input.file = file;
+  EXPECT_TRUE(problem(input).starts_with(file + ":3:3: found 200, wanted")) << problem(input);
+}
+
+TEST(Job, RankIsAStage) {
+  const auto stage = [](std::vector<FlagValue> flags) { return resolve_job(job_of("gpt3-175b", std::move(flags))).reported_stage; };
+  EXPECT_EQ(stage({flag("--pp", "4")}), std::nullopt);
+  EXPECT_EQ(stage({flag("--pp", "4"), flag("--rank", "worst")}), std::nullopt);
+  EXPECT_EQ(stage({flag("--pp", "4"), flag("--rank", "last")}), 3);
+  EXPECT_EQ(stage({flag("--pp", "4"), flag("--rank", "0")}), 0);
+  EXPECT_EQ(stage({flag("--rank", "last")}), 0);
+  for (const char* const rank : {"4", "-1", "first", "1x", "99999999999999999999", ""}) {
+    EXPECT_EQ(problem(job_of("gpt3-175b", {flag("--pp", "4"), flag("--rank", rank)})),
+              "--rank: found \"" + std::string(rank) + "\", wanted worst, last or a pipeline stage from 0 to 3");
+  }
+}
+
+TEST(Job, ShardingOfFlags) {
+  const auto job = [](std::vector<FlagValue> flags) {
+    flags.insert(flags.end(), {flag("--sequence", "8192"), flag("--gpus", "8")});
+    return resolve_job(job_of("llama3-8b", std::move(flags)));
+  };
+  const Job fsdp = job({flag("--zero", "3")});
+  EXPECT_EQ(fsdp.parallel.zero, 3);
+  EXPECT_EQ(fsdp.parallel.sharding_ranks(), 8);
+  EXPECT_EQ(source(fsdp, "training.grad_dtype"), "bf16, default: as backward makes them");
+  EXPECT_EQ(source(fsdp, "parallel.reduce_dtype"), "fp32, default: of megatron-core@2025");
+  EXPECT_EQ(source(fsdp, "parallel.gather_limit"), std::to_string(fsdp.framework.gather_limit) + ", default: of megatron-core@2025");
+  EXPECT_EQ(source(fsdp, "parallel.p2p"), "none");
+  const Job narrow = job({flag("--grad-dtype", "bf16")});  // reduced in the buffer where they accumulate
+  EXPECT_EQ(narrow.parallel.reduce_dtype, DType::kBf16);
+  EXPECT_EQ(source(narrow, "parallel.reduce_dtype"), "bf16, default: of megatron-core@2025");
+  const Job set = job({flag("--zero", "2"), flag("--set", "parallel.shard=4"), flag("--set", "parallel.bucket_size=25 MiB"),
+                       flag("--set", "parallel.overlap_grad_reduce=true"), flag("--set", "parallel.reduce_dtype=bf16"),
+                       flag("--set", "parallel.reduce_every_micro_batch=false")});
+  EXPECT_EQ(set.parallel.sharding_ranks(), 4);
+  EXPECT_EQ(set.parallel.bucket, Bytes(25 << 20));
+  EXPECT_EQ(set.parallel.overlap_gradient_reduce, true);
+  EXPECT_EQ(set.parallel.reduce_dtype, DType::kBf16);
+  EXPECT_EQ(set.parallel.reduce_every_micro_batch, false);
+  const Job gathers = job({flag("--zero", "3"), flag("--set", "parallel.reshard_after_forward=false"),
+                           flag("--set", "parallel.prefetch_forward=true"), flag("--set", "parallel.prefetch_backward=false"),
+                           flag("--set", "parallel.gather_limit=0"), flag("--set", "parallel.overlap_param_gather=true")});
+  EXPECT_EQ(gathers.parallel.reshard_after_forward, false);
+  EXPECT_EQ(gathers.parallel.prefetch_forward, true);
+  EXPECT_EQ(gathers.parallel.prefetch_backward, false);
+  EXPECT_EQ(gathers.parallel.gather_limit, 0);
+  EXPECT_EQ(gathers.parallel.overlap_weight_gather, true);
+  const auto refused = [&](std::vector<FlagValue> flags) { return error_of([&] { job(std::move(flags)); }); };
+  EXPECT_EQ(refused({flag("--zero", "4")}), "--zero: found 4, wanted a whole number from 0 to 3");
+  EXPECT_EQ(refused({flag("--zero", "3"), flag("--set", "parallel.shard=3")}), "--set parallel.shard: found 3, wanted a divisor of --dp 8");
+  EXPECT_EQ(refused({flag("--zero", "3"), flag("--pp", "2")}),
+            "--zero: found 3 with --pp 2, wanted 0 or 1: sharded gradients and weights under a pipeline are not built yet");
+  EXPECT_TRUE(refused({flag("--set", "parallel.bucket_size=25")}).starts_with("--set parallel.bucket_size: found \"25\""));
+  EXPECT_EQ(refused({flag("--grad-dtype", "fp16")}), "--grad-dtype: found fp16, wanted fp32 or bf16 with --precision bf16");
 }
 
 TEST(Job, ErrorsOfTheLibrariesNameThePlaceInTheJobFile) {

@@ -86,6 +86,51 @@ TEST(ReportJson, SumsAddUp) {
   EXPECT_NEAR(json["tokens_per_s_per_gpu"].get<double>() * 8, json["tokens_per_s"].get<double>(), 1e-6);
 }
 
+TEST(ReportJson, HasARowAStage) {
+  const Json json = report(resolve_job(pipeline_job({flag("--virtual-stages", "2"), flag("--dp", "2"), flag("--global-batch", "16")})));
+  const Json& memory = json["memory"];
+  ASSERT_EQ(memory["per_device"].size(), 4u);
+  std::int64_t largest = 0;
+  for (std::size_t stage = 0; stage < 4; ++stage) {
+    const Json& row = memory["per_device"][stage];
+    EXPECT_EQ(row["stage"], stage);
+    EXPECT_EQ(row["rank"], 16 * stage);  // tp 8 x dp 2
+    EXPECT_EQ(row["layers"], std::to_string(stage) + ", " + std::to_string(stage + 4));
+    EXPECT_EQ(row["embedding"], stage == 0);
+    EXPECT_EQ(row["head"], stage == 3);
+    EXPECT_GT(row["parameters"], 0);
+    EXPECT_GT(row["saved_activations_peak_bytes"], 0);
+    EXPECT_GT(row["first_iteration_peak_bytes"], 0);
+    std::int64_t bytes = 0;
+    for (const auto& part : row["at_peak"]) bytes += part.get<std::int64_t>();
+    EXPECT_EQ(row["peak_allocated_bytes"], bytes);
+    largest = std::max(largest, bytes);
+  }
+  EXPECT_EQ(memory["peak_allocated_bytes"], largest);
+  const Json& reported = memory["per_device"][memory["stage"].get<std::size_t>()];
+  for (const char* const name :
+       {"device", "peak_allocated_bytes", "first_iteration_peak_bytes", "saved_activations_peak_bytes", "at_peak"}) {
+    EXPECT_EQ(memory[name], reported[name]) << name;
+  }
+  EXPECT_EQ(json["pipeline"]["stages"], 4);
+  EXPECT_EQ(json["pipeline"]["micro_batches"], 8);
+  EXPECT_DOUBLE_EQ(json["pipeline"]["ideal_bubble_ratio"], 3.0 / 16);
+  EXPECT_GE(json["time_of"]["stage"], 0);
+  double time = 0;
+  for (const auto& part : json["time"]) time += part.get<double>();
+  EXPECT_NEAR(time, json["step_time_s"].get<double>(), 1e-12);
+  EXPECT_EQ(json["job"]["hardware"]["gpus"]["value"], 64);
+}
+
+TEST(ReportJson, RankChoosesTheTopLevelMemory) {
+  const Json last = report(resolve_job(pipeline_job({flag("--rank", "last")})));
+  EXPECT_EQ(last["memory"]["stage"], 3);
+  EXPECT_EQ(last["memory"]["device"], "gpu3");
+  EXPECT_EQ(last["memory"]["peak_allocated_bytes"], last["memory"]["per_device"][3]["peak_allocated_bytes"]);
+  EXPECT_EQ(last["memory"]["per_device"], report(resolve_job(pipeline_job()))["memory"]["per_device"]);
+  EXPECT_TRUE(report(resolve_job(main_job()))["pipeline"].is_null());
+}
+
 TEST(ReportJson, TheJobSaysWhereEachValueCameFrom) {
   const std::string file = written("source.textproto", "training {\n  sequence: 8192\n}");
   JobInput input{file, {flag("--model", "llama3-8b"), flag("--hardware", "h100-sxm-80gb"), flag("--layers", "2")}};

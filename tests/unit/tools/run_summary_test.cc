@@ -1,5 +1,6 @@
 #include "tools/run_summary.h"
 
+#include <algorithm>
 #include <sstream>
 
 #include "tests/unit/tools/test_jobs.h"
@@ -18,8 +19,13 @@ static std::vector<std::string> lines_of(const JobInput& input) {
 
 TEST(RunSummary, FitsOnAScreenWithTheVerdictFirst) {
   const std::vector<JobInput> jobs = {
-      main_job(), main_job("32", {flag("--recompute", "selective"), flag("--set", "hardware.memory=1 GB")}),
+      main_job(),
+      main_job("32", {flag("--recompute", "selective"), flag("--set", "hardware.memory=1 GB")}),
       main_job("32", {flag("--set", "hardware.memory=18.2 GB"), flag("--stop-at-out-of-memory", "true")}),
+      pipeline_job({flag("--recompute", "selective"), flag("--set", "hardware.memory=1 GB")}),
+      pipeline_job({flag("--virtual-stages", "2"), flag("--dp", "4"), flag("--zero", "1"), flag("--global-batch", "64")}),
+      main_job("16", {flag("--pp", "16"), flag("--global-batch", "16"), flag("--set", "hardware.memory=2 GB")}),
+      main_job("2", {flag("--dp", "4"), flag("--zero", "3"), flag("--set", "parallel.shard=2")}),
       main_job("2", {flag("--iteration", "first"), flag("--recompute-segments", "1,1"), flag("--global-batch", "64")})};
   for (const JobInput& input : jobs) {
     const std::vector<std::string> lines = lines_of(input);
@@ -29,6 +35,52 @@ TEST(RunSummary, FitsOnAScreenWithTheVerdictFirst) {
     const bool verdict = lines[0].compare(0, 5, "FITS:") == 0 || lines[0].compare(0, 14, "OUT OF MEMORY:") == 0;
     EXPECT_TRUE(verdict) << lines[0];
   }
+}
+
+static std::string line_with(const std::vector<std::string>& lines, const std::string& begin) {
+  for (const std::string& line : lines) {
+    if (line.find(begin) != std::string::npos) return line;
+  }
+  return "no line with " + begin;
+}
+
+// The same with the lines that continue it.
+static std::string text_from(const std::vector<std::string>& lines, const std::string& begin) {
+  const auto line =
+      std::find_if(lines.begin(), lines.end(), [&](const std::string& each) { return each.compare(0, begin.size(), begin) == 0; });
+  std::string text = line == lines.end() ? "" : *line;
+  for (auto next = line; next != lines.end() && ++next != lines.end() && next->front() == ' ';) {
+    text += next->substr(next->find_first_not_of(' ') - 1);
+  }
+  return text;
+}
+
+TEST(RunSummary, NamesTheLayout) {
+  const std::vector<std::string> lines =
+      lines_of(pipeline_job({flag("--virtual-stages", "2"), flag("--dp", "4"), flag("--zero", "1"), flag("--global-batch", "64")}));
+  EXPECT_EQ(lines[1].substr(0, 38), "job: llama3-8b, 8 layers, on 128 x h10");
+  const std::string layout = text_from(lines, "layout: ");
+  EXPECT_NE(layout.find("tp 8 (sequence-parallel), pp 4 (interleaved, 2 virtual stages, overlapped p2p)"), std::string::npos) << layout;
+  EXPECT_NE(layout.find("dp 4 with zero 1"), std::string::npos) << layout;
+  EXPECT_NE(layout.find(" 16 micro-batches, "), std::string::npos) << layout;  // 64 / 4
+  EXPECT_NE(line_with(lines, "bubble over").find("ideal (p-1)/(v m) = 3/(2 x 16) = 9.38 %"), std::string::npos);
+  const std::string peaks = line_with(lines, "peaks by stage: ");
+  EXPECT_EQ(std::count(peaks.begin(), peaks.end(), ','), 3) << peaks;
+  EXPECT_EQ(line_with(lines_of(main_job()), "layout: "), "no line with layout: ");
+}
+
+TEST(RunSummary, ManyStagesAreSummedUp) {
+  const std::vector<std::string> lines = lines_of(main_job("16", {flag("--pp", "16"), flag("--global-batch", "16")}));
+  const std::string peaks = line_with(lines, "peaks by stage: ");
+  EXPECT_NE(peaks.find("stage 0 "), std::string::npos) << peaks;
+  EXPECT_NE(peaks.find("smallest "), std::string::npos) << peaks;
+  EXPECT_NE(line_with(lines, " of stage ").find("which ends last"), std::string::npos);
+}
+
+TEST(RunSummary, TellsTheStageThatWasAskedFor) {
+  const std::vector<std::string> lines = lines_of(pipeline_job({flag("--rank", "2")}));
+  EXPECT_NE(lines[0].find("free on gpu2 (stage 2)"), std::string::npos) << lines[0];
+  EXPECT_NE(line_with(lines, "memory: ").find("peak of stage 2: "), std::string::npos);
 }
 
 TEST(RunSummary, TellsWhatDoesNotFit) {

@@ -29,6 +29,13 @@ inline JobInput main_job(const std::string& layers = "2", std::vector<FlagValue>
   return input;
 }
 
+// Eight layers of Llama-3 8B on four stages, eight micro-batches.
+inline JobInput pipeline_job(std::vector<FlagValue> more = {}) {
+  std::vector<FlagValue> flags = {flag("--pp", "4"), flag("--global-batch", "8")};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return main_job("8", flags);
+}
+
 inline std::string written(const std::string& name, const std::string& text) {
   const std::string path = testing::TempDir() + name;
   std::ofstream(path, std::ios::binary) << text;

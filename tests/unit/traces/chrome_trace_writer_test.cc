@@ -26,7 +26,7 @@ ReadTrace trace_of(const std::string& graph_text) {
   const std::string text = chrome_trace(file.graph, run_graph(file));
   ReadTrace trace = read_trace(text);
   EXPECT_THAT(trace.problems, IsEmpty()) << text;
-  EXPECT_EQ(flow_pairs(trace), edges_across_streams(file.graph)) << text;
+  EXPECT_EQ(flow_pairs(trace), flows_of(file.graph)) << text;
   return trace;
 }
 
@@ -115,8 +115,8 @@ TEST(ChromeTraceWriter, FlowsOfARendezvousUseThePartOfTheDevice) {
   const std::string text = chrome_trace(file.graph, result);
   const ReadTrace trace = read_trace(text);
   EXPECT_THAT(trace.problems, IsEmpty());
-  EXPECT_EQ(flow_pairs(trace), edges_across_streams(file.graph));
-  // F0 (device 0) -> send: its part on device 0; send -> F1 (device 1): from its part on device 1.
+  EXPECT_EQ(flow_pairs(trace), flows_of(file.graph));
+  // send, device 0 to device 1: flow 4. F0 (device 0) -> send: its part on device 0; send -> F1 (device 1): from its part on device 1.
   const nlohmann::json json = nlohmann::json::parse(text);
   std::vector<std::string> ends;
   for (const nlohmann::json& event : json["traceEvents"]) {
@@ -124,7 +124,33 @@ TEST(ChromeTraceWriter, FlowsOfARendezvousUseThePartOfTheDevice) {
     if (phase == "s" || phase == "f")
       ends.push_back(phase + std::to_string(event["id"].get<int>()) + "@" + std::to_string(event["pid"].get<int>()));
   }
-  EXPECT_THAT(ends, ElementsAre("s1@1", "f1@1", "s2@2", "f2@2", "s3@2", "f3@3"));  // process 3: the marker outside the streams
+  EXPECT_THAT(ends,
+              ElementsAre("s1@1", "f1@1", "s2@2", "s4@1", "f4@2", "f2@2", "s3@2", "f3@3"));  // process 3: the marker outside the streams
+}
+
+TEST(ChromeTraceWriter, APipelineIsAProcessPerStage) {
+  const GraphFile file = read_graph(STEPSIM_SOURCE_DIR "/tests/golden/graphs/two_stages.textproto");
+  const StepResult result = run_graph(file);
+  EXPECT_EQ(result.end, std::chrono::microseconds(94));  // as the file derives it
+  const std::string text = chrome_trace(file.graph, result, {.role_names = {}, .title = "", .device_names = {"stage 0 \"first\""}});
+  const ReadTrace trace = read_trace(text);
+  EXPECT_THAT(trace.problems, IsEmpty());
+  EXPECT_EQ(flow_pairs(trace), flows_of(file.graph));
+  EXPECT_EQ(trace.process_names.at(1), "stage 0 \"first\"");
+  EXPECT_EQ(trace.process_names.at(2), "device 1");  // no name given
+  // Processes by stage; compute first of each, although the graph has another stream before it.
+  std::map<std::pair<int, std::string>, int> sort_of_row;
+  std::map<int, int> sort_of_process;
+  const nlohmann::json json = nlohmann::json::parse(text);
+  for (const nlohmann::json& event : json["traceEvents"]) {
+    if (event["name"] == "process_sort_index") sort_of_process[event["pid"]] = event["args"]["sort_index"];
+    if (event["name"] != "thread_sort_index") continue;
+    sort_of_row[{event["pid"], trace.thread_names.at({event["pid"], event["tid"]})}] = event["args"]["sort_index"];
+  }
+  EXPECT_LT(sort_of_process.at(1), sort_of_process.at(2));
+  EXPECT_LT(sort_of_row.at({1, "compute 0"}), sort_of_row.at({1, "send 0"}));
+  EXPECT_LT(sort_of_row.at({1, "send 0"}), sort_of_row.at({1, "receive 0"}));
+  EXPECT_LT(sort_of_row.at({2, "compute 1"}), sort_of_row.at({2, "receive 1"}));
 }
 
 // Measured kernels may start before their predecessor ends (spec/traces.md, 2.1: PDL); they go to a further row.

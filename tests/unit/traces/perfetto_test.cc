@@ -58,34 +58,71 @@ std::string busy_graph() {
   return text;
 }
 
-TEST(Perfetto, OpensTheTraceWhole) {
-  const GraphFile file = parse_graph(busy_graph(), "busy");
-  const StepResult result = run_graph(file);
-  ASSERT_FALSE(result.deadlock.has_value());
+std::vector<nlohmann::json> ask_about(const GraphFile& file, const StepResult& result, const std::vector<std::string>& queries) {
   const std::string path =
       (std::filesystem::temp_directory_path() / ("stepsim_perfetto_" + std::to_string(::getpid()) + ".json.gz")).string();
   {
     OutputFile out(path);
     const std::vector<std::string_view> roles(file.role_names.begin(), file.role_names.end());
-    write_chrome_trace(file.graph, result, {.role_names = roles, .title = "busy"}, [&](std::string_view text) { out.write(text); });
+    write_chrome_trace(file.graph, result, {.role_names = roles, .title = "test"}, [&](std::string_view text) { out.write(text); });
     out.commit();
   }
-  const std::vector<nlohmann::json> tables = ask_perfetto(
-      path, {"select name, value from stats where severity != 'info' and value != 0", "select count(*) n from slice",
-             "select extract_arg(a.arg_set_id, 'args.op') x, extract_arg(b.arg_set_id, 'args.op') y from flow f join slice a on a.id = "
-             "f.slice_out join slice b on b.id = f.slice_in",
-             "select count(*) n from counter", "select sum(dur) n from slice where name = 'backward L2 B2'"});
+  std::vector<nlohmann::json> tables = ask_perfetto(path, queries);
   std::filesystem::remove(path);
+  return tables;
+}
+
+constexpr const char* kImportErrors = "select name, value from stats where severity != 'info' and value != 0";
+constexpr const char* kFlows =
+    "select extract_arg(a.arg_set_id, 'args.op') x, extract_arg(b.arg_set_id, 'args.op') y from flow f join slice a on a.id = "
+    "f.slice_out join slice b on b.id = f.slice_in";
+
+std::vector<std::pair<std::int32_t, std::int32_t>> flows_in(const nlohmann::json& table) {
+  std::vector<std::pair<std::int32_t, std::int32_t>> flows;
+  for (const nlohmann::json& row : table) flows.emplace_back(row["x"], row["y"]);
+  std::sort(flows.begin(), flows.end());
+  return flows;
+}
+
+TEST(Perfetto, OpensTheTraceWhole) {
+  const GraphFile file = parse_graph(busy_graph(), "busy");
+  const StepResult result = run_graph(file);
+  ASSERT_FALSE(result.deadlock.has_value());
+  const std::vector<nlohmann::json> tables =
+      ask_about(file, result,
+                {kImportErrors, "select count(*) n from slice", kFlows, "select count(*) n from counter",
+                 "select sum(dur) n from slice where name = 'backward L2 B2'"});
   if (tables.empty()) GTEST_SKIP() << "trace_check, node or npm is not here";
   ASSERT_EQ(tables.size(), 5u);
   EXPECT_EQ(tables[0], nlohmann::json::array());  // no import error
   EXPECT_EQ(tables[1][0]["n"], file.graph.ops().size());
-  std::vector<std::pair<std::int32_t, std::int32_t>> flows;
-  for (const nlohmann::json& row : tables[2]) flows.emplace_back(row["x"], row["y"]);
-  std::sort(flows.begin(), flows.end());
-  EXPECT_EQ(flows, edges_across_streams(file.graph));
+  EXPECT_EQ(flows_in(tables[2]), flows_of(file.graph));
   EXPECT_GT(tables[3][0]["n"], 0);
   EXPECT_EQ(tables[4][0]["n"], 20'000);
+}
+
+// A transfer's arrow goes from the sender's process to the receiver's, between the arrows from its producer and to its consumer.
+TEST(Perfetto, ShowsAPipelinesTransfers) {
+  const GraphFile file = read_graph(STEPSIM_SOURCE_DIR "/tests/golden/graphs/two_stages.textproto");
+  const std::string process = "(select upid from thread_track t join thread using (utid) where t.id = ";
+  const std::vector<nlohmann::json> tables =
+      ask_about(file, run_graph(file),
+                {kImportErrors, kFlows,
+                 "select a.name x, " + process + "a.track_id) p, b.name y, " + process +
+                     "b.track_id) q from flow f join slice a on a.id = f.slice_out join slice b on b.id = f.slice_in "
+                     "where a.name like '%send F0' or b.name like '%send F0' order by a.ts, b.ts, p, q"});
+  if (tables.empty()) GTEST_SKIP() << "trace_check, node or npm is not here";
+  ASSERT_EQ(tables.size(), 3u);
+  EXPECT_EQ(tables[0], nlohmann::json::array());
+  EXPECT_EQ(flows_in(tables[1]), flows_of(file.graph));
+  ASSERT_EQ(tables[2].size(), 3u) << tables[2];
+  const auto arrow = [&](std::size_t i) {
+    const nlohmann::json& row = tables[2][i];
+    return row["x"].get<std::string>() + (row["p"] == row["q"] ? " = " : " > ") + row["y"].get<std::string>();
+  };
+  EXPECT_EQ(arrow(0), "forward F0 = forward send F0");
+  EXPECT_EQ(arrow(1), "forward send F0 > forward send F0");
+  EXPECT_EQ(arrow(2), "forward send F0 = forward next F0");
 }
 
 }  // namespace

@@ -40,4 +40,15 @@ inline std::vector<std::pair<std::int32_t, std::int32_t>> edges_across_streams(c
   return edges;
 }
 
+// The same with what a trace shows beside edges: from the sender of a point-to-point op to each of its receivers, both the same op.
+inline std::vector<std::pair<std::int32_t, std::int32_t>> flows_of(const OpGraph& graph) {
+  std::vector<std::pair<std::int32_t, std::int32_t>> flows = edges_across_streams(graph);
+  for (std::int32_t op = 0; op < static_cast<std::int32_t>(graph.ops().size()); ++op) {
+    if (op_class(graph.work(OpId{op})) != OpClass::kPointToPoint) continue;
+    for (std::size_t part = 1; part < graph.parts(OpId{op}).size(); ++part) flows.emplace_back(op, op);
+  }
+  std::sort(flows.begin(), flows.end());
+  return flows;
+}
+
 }  // namespace stepsim

@@ -1,0 +1,64 @@
+// What a data-parallel group adds to a pass: buckets of gradients reduced beside the last backward pass, or units whose weights are
+// gathered before they run and whose gradients are reduced behind them (ZeRO 2 and 3, FSDP). Sources: Megatron-LM core/distributed
+// param_and_grad_buffer.py; PyTorch torch/distributed/fsdp _runtime_utils.py (1) and _fully_shard/_fsdp_param_group.py (2).
+#pragma once
+
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "models/framework_preset.h"
+#include "models/resident_storages.h"
+#include "models/step_frame.h"
+#include "models/template_stamp.h"
+
+namespace stepsim {
+
+struct ChunkStamps;
+
+// Gradients that one collective sums, in the buffer where backward accumulates them.
+struct GradientBucket {
+  std::int32_t unit = 0, backward_op = 0;                     // of the chunk: the last to add to it, where none is deferred
+  std::vector<std::pair<std::int32_t, std::int32_t>> makers;  // units and backward ops: complete when all have run
+  WorkId work;
+  LabelId kind;
+  std::vector<Tensor> gradients;  // views of storages of the graph
+};
+
+// Parameters in the reverse of their order, a bucket closed as soon as it holds `bucket` bytes (Megatron-LM). Zero 0 and 1. Buckets of one
+// model chunk; in the order in which they are closed.
+std::vector<GradientBucket> gradient_buckets(OpGraphBuilder&, const ChunkStamps&, std::span<const UnitResidents>, const ParallelLayout&);
+
+// One unit of a chunk (embedding, layer, head). Sizes of all ranks together unless a shard is named.
+struct ShardedUnit {
+  bool present = false;  // it has parameters
+  bool reshards = true;  // gathered weights are freed after forward
+  bool root = false;     // gathered for the whole pass, reduced at its end
+  std::int32_t layer = -1;
+  std::int32_t tied = -1;  // the unit whose table it uses too
+  Bytes shard;             // of the weights that live all step
+  Bytes weights, gradients, reduce_input, reduced_shard;
+  WorkId cast_shard, gather, copy_out;                // of weights
+  WorkId reduce_copy, reduce_scatter, replicas, add;  // of gradients
+};
+
+struct UnitSharding {
+  bool weights = false;         // ZeRO 3: gathered for every run; else only gradients are sharded
+  bool copies = true;           // weights are copied out of a gathered buffer, gradients into a reduced one
+  bool casts = true;            // gradients are reduced from a buffer of their own
+  bool frees_by_event = false;  // record_stream
+  bool has_replicas = false;    // HSDP: shards are summed over the replicas too
+  bool adds = false;            // several micro-batches reduce: each adds to the shard
+  bool prefetch_forward = false, prefetch_backward = false;
+  std::int32_t limit = 0;
+  std::vector<ShardedUnit> units;
+  LabelId cast_shard, gather, copy_out, reduce_copy, reduce_scatter, replicas, add;  // kinds
+  LabelId gathered_name, weights_name, gradients_name, reduce_input_name, reduced_name;
+};
+
+// Of one chunk. None below ZeRO 2 and for one rank.
+std::optional<UnitSharding> unit_sharding(OpGraphBuilder&, const ChunkStamps&, std::span<const UnitResidents>, const ParallelLayout&,
+                                          const FrameworkPreset&, const ParameterBytes&, std::int64_t micro_batches);
+
+}  // namespace stepsim

@@ -1,0 +1,47 @@
+// In which order each pipeline stage runs its passes: forward, backward and weight-gradient passes of model chunks and micro-batches.
+// Knows no layer, no time and no graph. Sources: GPipe 1811.06965; PipeDream-flush (1F1B) and interleaved 2104.04473 section 2.2;
+// zero bubble H1 2401.10241 with the order of spec/engine.md section 7.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace stepsim {
+
+enum class PipelineKind : std::uint8_t { kGPipe, k1F1B, kInterleaved, kZbH1 };
+std::string_view pipeline_name(PipelineKind);  // "gpipe", "1f1b", "interleaved", "zb-h1"
+
+enum class PassKind : std::uint8_t {
+  kForward,
+  kBackward,  // whole backward; under zero-bubble schedules without the weight gradients
+  kWeight,    // weight gradients, zero-bubble schedules only
+};
+
+struct Pass {
+  PassKind kind = PassKind::kForward;
+  std::int32_t chunk = 0;  // of the stage, 0-based: model part chunk * stages + stage
+  std::int32_t micro_batch = 0;
+  friend bool operator==(const Pass&, const Pass&) = default;
+};
+
+// The passes of one stage in order. `exchanges[i]`: after pass i a framework without overlapped point-to-point sends what the passes since
+// the last exchange made, and posts the receives of what the passes until the next exchange need (Megatron-LM schedules.py: after every
+// pass under 1F1B; after every warm-up forward, every forward-backward pair and every cool-down backward when interleaved). There is one
+// such exchange before the first pass too. Weight passes are followed by none.
+struct StagePasses {
+  std::vector<Pass> passes;
+  std::vector<bool> exchanges;
+};
+
+// Of every stage. Micro-batches come in ascending order, in both directions (GPipe too, as PyTorch's ScheduleGPipe does; the paper draws
+// its backward passes in descending order: same time, same passes in flight).
+// STEPSIM_CHECK: all at least 1, chunks > 1 only with kInterleaved, whose micro-batches are a multiple of the stages; chunks x
+// micro-batches at most 2^31 / 3.
+std::vector<StagePasses> pipeline_passes(PipelineKind, std::int32_t stages, std::int32_t chunks, std::int32_t micro_batches);
+
+// Forward passes of chunks that each stage runs before its first forward-backward pair (GPipe, or a warm-up of all: before its first
+// backward pass): spec/placement_and_memory.md section 4. Same preconditions.
+std::vector<std::int32_t> warmup_passes(PipelineKind, std::int32_t stages, std::int32_t chunks, std::int32_t micro_batches);
+
+}  // namespace stepsim

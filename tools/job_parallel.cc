@@ -1,0 +1,149 @@
+#include "tools/job_parallel.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+
+#include "sim/dtype_name.h"
+
+namespace stepsim {
+
+constexpr std::int64_t kMostRanks = 1 << 20;  // as check_layout
+
+static void resolve_ranks(JobValues& values, Job& job) {
+  const std::int64_t tensor = values.whole("parallel.tp", 1, "no tensor parallelism", 1, kMostRanks);
+  job.parallel.sequence_parallel = values.flag("parallel.sequence_parallel");
+  const std::int64_t pipeline = values.whole("parallel.pp", 1, "no pipeline parallelism", 1, kMostRanks);
+  const std::optional<std::int64_t> gpus = values.optional_whole("hardware.gpus");
+  const std::int64_t group = tensor * pipeline;  // at most 2^40
+  if (gpus && (*gpus < group || *gpus % group != 0)) {
+    values.fail("hardware.gpus", fmt::format("found {}, wanted a multiple of {} (tp {} x pp {})", *gpus, group, tensor, pipeline));
+  }
+  const std::int64_t left = gpus.value_or(group) / group;
+  if (left > kMostRanks && !values.given("parallel.dp")) {
+    values.fail("hardware.gpus", fmt::format("found {}, wanted at most {} x tp {} x pp {}", *gpus, kMostRanks, tensor, pipeline));
+  }
+  const std::int64_t data = values.whole("parallel.dp", left, gpus ? "gpus / (tp x pp)" : "no data parallelism", 1, kMostRanks);
+  if (gpus && *gpus != group * data) {
+    values.fail("hardware.gpus", fmt::format("found {}, wanted {} (tp {} x pp {} x dp {})", *gpus, group * data, tensor, pipeline, data));
+  }
+  if (!gpus) values.note("hardware.gpus", std::to_string(group * data), "default: tp x pp x dp", JobValue::Form::kNumber);
+  job.gpus = group * data;
+  job.parallel.tensor = static_cast<std::int32_t>(tensor);
+  job.parallel.pipeline = static_cast<std::int32_t>(pipeline);
+  job.parallel.data = static_cast<std::int32_t>(data);
+}
+
+static void resolve_pipeline(JobValues& values, Job& job) {
+  constexpr std::array<std::string_view, 4> kSchedules = {"gpipe", "1f1b", "interleaved", "zb-h1"};  // by PipelineKind
+  constexpr std::array<std::string_view, 2> kLater = {"zb-v", "dualpipe"};
+  constexpr std::array<std::string_view, 3> kTransfers = {"blocking", "batched", "overlapped"};  // by PointToPoint
+  ParallelLayout& parallel = job.parallel;
+  const auto shown = [&](const char* path) { return parallel.pipeline > 1 || values.given(path); };
+  if (shown("parallel.virtual_stages")) {
+    const std::int64_t chunks = values.whole("parallel.virtual_stages", 1, "one model chunk a stage", 1, kMostRanks);
+    parallel.virtual_stages = static_cast<std::int32_t>(chunks);
+  }
+  if (shown("parallel.schedule")) {
+    const bool chunks = parallel.virtual_stages > 1;
+    parallel.schedule = static_cast<PipelineKind>(
+        values.choice("parallel.schedule", kSchedules, kLater, chunks ? 2 : 1, chunks ? "for virtual stages" : "usual"));
+  }
+  parallel.split.layout = values.optional_text("parallel.pp_layout").value_or("");
+  parallel.split.first_stage_layers = values.optional_whole("parallel.first_stage_layers").value_or(0);
+  parallel.split.last_stage_layers = values.optional_whole("parallel.last_stage_layers").value_or(0);
+  if (values.given("parallel.p2p")) {
+    parallel.point_to_point = static_cast<PointToPoint>(values.choice("parallel.p2p", kTransfers, {}, 0, ""));
+  }
+  parallel.deallocate_outputs = values.optional_flag("parallel.deallocate_outputs");
+}
+
+// "worst", "last" or the index of a stage.
+static void resolve_rank(JobValues& values, Job& job) {
+  if (job.parallel.pipeline == 1 && !values.given("parallel.rank")) return;
+  const std::int32_t last = job.parallel.pipeline - 1;
+  const std::string rank = values.text("parallel.rank", "worst", "the stage with the largest peak");
+  if (rank == "worst") return;
+  std::int32_t stage = last;
+  if (rank != "last") {
+    const auto [end, error] = std::from_chars(rank.data(), rank.data() + rank.size(), stage);
+    if (error != std::errc() || end != rank.data() + rank.size() || stage < 0 || stage > last) {
+      values.fail("parallel.rank", fmt::format("found \"{}\", wanted worst, last or a pipeline stage from 0 to {}", rank, last));
+    }
+  }
+  job.reported_stage = stage;
+}
+
+static void resolve_bucket(JobValues& values, Job& job) {
+  const std::optional<std::string> bucket = values.optional_text("parallel.bucket_size");
+  if (!bucket) return;
+  try {
+    job.parallel.bucket = parse_bytes(*bucket);
+  } catch (const QuantityError& error) {
+    values.fail("parallel.bucket_size", error.what());
+  }
+}
+
+static void resolve_data_parallel(JobValues& values, Job& job) {
+  constexpr std::array<std::string_view, 3> kNames = {"bf16", "fp16", "fp32"};
+  constexpr std::array<DType, 3> kTypes = {DType::kBf16, DType::kFp16, DType::kFp32};
+  ParallelLayout& parallel = job.parallel;
+  parallel.zero = static_cast<std::int32_t>(values.whole("parallel.zero", 0, "replicas", 0, 3));
+  if (values.given("parallel.shard")) {
+    parallel.shard = static_cast<std::int32_t>(values.whole("parallel.shard", 0, "", 0, kMostRanks));
+  }
+  parallel.overlap_gradient_reduce = values.optional_flag("parallel.overlap_grad_reduce");
+  parallel.overlap_weight_gather = values.optional_flag("parallel.overlap_param_gather");
+  resolve_bucket(values, job);
+  if (values.given("parallel.reduce_dtype")) {
+    parallel.reduce_dtype = kTypes[values.choice("parallel.reduce_dtype", kNames, {}, 0, "")];
+  }
+  parallel.reduce_every_micro_batch = values.optional_flag("parallel.reduce_every_micro_batch");
+  parallel.reshard_after_forward = values.optional_flag("parallel.reshard_after_forward");
+  parallel.prefetch_forward = values.optional_flag("parallel.prefetch_forward");
+  parallel.prefetch_backward = values.optional_flag("parallel.prefetch_backward");
+  if (values.given("parallel.gather_limit")) {
+    parallel.gather_limit = static_cast<std::int32_t>(values.whole("parallel.gather_limit", 0, "", 0, kMostRanks));
+  }
+}
+
+// Notes what the framework decided, where it has an effect.
+static void note_preset(JobValues& values, const Job& job) {
+  const ParallelLayout& parallel = job.parallel;
+  const std::string source = "default: of " + framework_label(job.framework);
+  const auto note = [&](bool matters, const char* path, const std::string& value, JobValue::Form form) {
+    if (matters && !values.given(path)) values.note(path, value, source, form);
+  };
+  const auto note_flag = [&](bool matters, const char* path, const std::optional<bool>& value) {
+    if (value) note(matters, path, *value ? "true" : "false", JobValue::Form::kSwitch);
+  };
+  const bool pipeline = parallel.pipeline > 1, data = parallel.data > 1, sharded = parallel.zero == 3;
+  const bool whole = parallel.zero <= 1;  // gradients, in buckets
+  if (parallel.point_to_point) {
+    note(pipeline, "parallel.p2p", std::string(point_to_point_name(*parallel.point_to_point)), JobValue::Form::kText);
+  }
+  note_flag(pipeline, "parallel.deallocate_outputs", parallel.deallocate_outputs);
+  note_flag(data && whole, "parallel.overlap_grad_reduce", parallel.overlap_gradient_reduce);
+  note_flag(data && (parallel.zero == 1 || parallel.zero == 2), "parallel.overlap_param_gather", parallel.overlap_weight_gather);
+  if (parallel.bucket) note(data && whole, "parallel.bucket_size", fmt::format("{} B", parallel.bucket->value), JobValue::Form::kText);
+  if (parallel.reduce_dtype) note(data, "parallel.reduce_dtype", dtype_name(*parallel.reduce_dtype), JobValue::Form::kText);
+  note_flag(data && parallel.zero >= 2, "parallel.reduce_every_micro_batch", parallel.reduce_every_micro_batch);
+  note_flag(sharded, "parallel.reshard_after_forward", parallel.reshard_after_forward);
+  note_flag(sharded, "parallel.prefetch_forward", parallel.prefetch_forward);
+  note_flag(sharded, "parallel.prefetch_backward", parallel.prefetch_backward);
+  if (parallel.gather_limit) note(sharded, "parallel.gather_limit", std::to_string(*parallel.gather_limit), JobValue::Form::kNumber);
+}
+
+void resolve_parallel(JobValues& values, Job& job) {
+  resolve_ranks(values, job);
+  resolve_pipeline(values, job);
+  resolve_rank(values, job);
+  resolve_data_parallel(values, job);
+  job.parallel = with_preset(job.parallel, job.training, job.framework);
+  note_preset(values, job);
+  const std::int64_t together = job.training.micro_batch * job.parallel.data;
+  job.training.global_batch = values.whole("training.global_batch", together, "micro-batch x dp", 1, kUnbounded);
+}
+
+}  // namespace stepsim

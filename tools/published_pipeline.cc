@@ -1,0 +1,256 @@
+// Published pipeline schedules, exact: each row is simulated as a graph of whole passes, and everything that the row gives is compared.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+#include "models/pipeline_graph.h"
+#include "sim/input_error.h"
+#include "sim/simulate.h"
+#include "tools/published_format.h"
+
+namespace stepsim {
+
+namespace {
+
+constexpr double kUnit = 1e9;                  // picoseconds: 1 unit of time is 1 ms
+constexpr double kExact = 9007199254740992;    // 2^53: integers up to here are doubles
+constexpr double kLongest = 9e18;              // picoseconds of a row, below 2^63
+constexpr std::int64_t kMostPasses = 1 << 21;  // of a row
+constexpr std::int32_t kMostDimension = 1 << 20;
+
+struct PublishedSchedule {
+  std::string_view name;
+  PipelineKind kind = PipelineKind::kGPipe;
+  std::string_view forward, backward, weight;  // columns of durations
+};
+constexpr std::array<PublishedSchedule, 4> kSchedules = {{{"gpipe", PipelineKind::kGPipe, "F", "B", ""},
+                                                          {"1f1b", PipelineKind::k1F1B, "F", "B", ""},
+                                                          {"interleaved_1f1b", PipelineKind::kInterleaved, "F_chunk", "B_chunk", ""},
+                                                          {"zb_h1_handcrafted", PipelineKind::kZbH1, "F", "B", "W"}}};
+
+// Columns that every schedule may have. closed_form_paper is the formula of 2401.10241.
+constexpr std::string_view kDescription[] = {"id", "schedule", "p", "m", "v", "P2P", "equals"};
+constexpr std::string_view kMakespans[] = {"makespan", "closed_form", "closed_form_paper"};
+
+struct PublishedCounts {  // passes in flight on every stage
+  std::string_view column;
+  bool until_weight = false;
+  bool closed_form = false;
+};
+constexpr PublishedCounts kCounts[] = {
+    {"inflight"}, {"inflight_chunks"}, {"inflight_closed", false, true}, {"inflight_until_B"}, {"inflight_until_W", true}};
+// With weight passes these two do not say until which pass.
+constexpr std::string_view kAmbiguousCounts[] = {"inflight", "inflight_closed"};
+
+template <class List>
+bool among(const List& list, std::string_view name) {
+  return std::find(std::begin(list), std::end(list), name) != std::end(list);
+}
+
+// One row of a table whose columns may be absent.
+class RowCells {
+ public:
+  RowCells(const CsvTable& table, std::size_t row) : table_(table), row_(table.rows[row]) {}
+  // "" if the column is absent or has no name.
+  std::string_view text(std::string_view name) const {
+    if (name.empty()) return {};
+    const std::optional<std::size_t> column = table_.column(name);
+    return column ? std::string_view(row_.cells[*column]) : std::string_view();
+  }
+  bool has(std::string_view name) const { return !text(name).empty(); }
+  double number(std::string_view name) const {
+    const std::optional<double> value = parsed(text(name));
+    if (!value) refuse(name, "a number");
+    return *value;
+  }
+  std::int32_t integer(std::string_view name, std::int32_t otherwise) const;
+  Duration duration(std::string_view name) const;            // 0 if absent
+  std::vector<double> numbers(std::string_view name) const;  // "[2, 1]"
+  [[noreturn]] void refuse(std::string_view name, std::string_view wanted) const {
+    throw InputError({table_.file, row_.line, 1}, fmt::format("found {} \"{}\", wanted {}", name, text(name), wanted));
+  }
+
+ private:
+  static std::optional<double> parsed(std::string_view text);
+  const CsvTable& table_;
+  const CsvRow& row_;
+};
+
+std::optional<double> RowCells::parsed(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool read = error == std::errc() && end == text.data() + text.size() && std::isfinite(value);
+  return read ? std::optional(value) : std::nullopt;
+}
+
+std::int32_t RowCells::integer(std::string_view name, std::int32_t otherwise) const {
+  if (otherwise > 0 && !has(name)) return otherwise;
+  const std::optional<double> value = parsed(text(name));
+  if (!value || *value != std::floor(*value) || *value < 1 || *value > kMostDimension) {
+    refuse(name, fmt::format("a whole number from 1 to {}", kMostDimension));
+  }
+  return static_cast<std::int32_t>(*value);
+}
+
+Duration RowCells::duration(std::string_view name) const {
+  if (!has(name)) return {};
+  const std::optional<double> value = parsed(text(name));
+  const double picoseconds = value ? std::round(*value * kUnit) : -1;
+  const bool exact = picoseconds >= 0 && picoseconds <= kExact && picoseconds / kUnit == *value;  // as near as a double comes
+  if (!exact) refuse(name, fmt::format("0 to {} with at most 9 decimals: a whole number of picoseconds where 1 is 1 ms", kExact / kUnit));
+  return Duration(static_cast<std::int64_t>(picoseconds));
+}
+
+std::vector<double> RowCells::numbers(std::string_view name) const {
+  std::string_view rest = text(name);
+  if (rest.size() < 2 || rest.front() != '[' || rest.back() != ']') refuse(name, "a list of numbers such as [2,1]");
+  rest = rest.substr(1, rest.size() - 2);
+  std::vector<double> values;
+  for (bool more = !rest.empty(); more;) {
+    const std::size_t comma = rest.find(',');
+    const std::optional<double> value = parsed(rest.substr(0, comma));
+    if (!value) refuse(name, "a list of numbers such as [2,1]");
+    values.push_back(*value);
+    more = comma != std::string_view::npos;
+    if (more) rest.remove_prefix(comma + 1);
+  }
+  return values;
+}
+
+// What a row says is run. Nothing that it says of the outcome is read here.
+struct PipelineCase {
+  PipelineKind kind = PipelineKind::kGPipe;
+  std::int32_t stages = 1, chunks = 1, micro_batches = 1;
+  PassDurations durations{};
+  Duration transfer{};
+};
+
+struct PipelineOutcome {
+  Duration makespan{};
+  std::vector<std::int64_t> until_backward{}, until_weight{};  // passes in flight by stage
+};
+
+PipelineOutcome outcome_of(const PipelineCase& of) {
+  const std::vector<StagePasses> passes = pipeline_passes(of.kind, of.stages, of.chunks, of.micro_batches);
+  const std::vector<PassDurations> durations(passes.size(), of.durations);
+  const PipelineGraph pipeline = pipeline_graph(passes, of.chunks, PointToPoint::kOverlapped, durations, of.transfer);
+  const StepResult result =
+      simulate(pipeline.graph, plain_machine(of.stages), GivenCostModel(pipeline.costs), {.device = LedgerRule::kDeviceOrder});
+  PipelineOutcome outcome{.makespan = result.end, .until_backward = passes_in_flight(pipeline, result, pipeline.until_backward)};
+  if (pipeline.until_weight.valid()) outcome.until_weight = passes_in_flight(pipeline, result, pipeline.until_weight);
+  return outcome;
+}
+
+// In the row's unit; whole units at any size, fractions of them to the nearest double.
+double units(Duration time) {
+  const auto unit = static_cast<std::int64_t>(kUnit);
+  const std::int64_t count = time.count();
+  return count % unit == 0 ? static_cast<double>(count / unit) : static_cast<double>(count) / kUnit;
+}
+
+// "" if the row can be run.
+std::string reason_to_skip(const CsvTable& table, const RowCells& row, const PublishedSchedule& schedule) {
+  for (const std::string& column : table.head) {
+    if (!row.has(column)) continue;
+    const bool known = among(kDescription, column) || among(kMakespans, column) || column == schedule.forward ||
+                       column == schedule.backward || column == schedule.weight ||
+                       std::any_of(std::begin(kCounts), std::end(kCounts), [&](const PublishedCounts& each) {
+                         const bool of_weight_passes = each.until_weight || each.column == "inflight_until_B";
+                         const bool fits = schedule.weight.empty() ? !of_weight_passes : !among(kAmbiguousCounts, each.column);
+                         return each.column == column && fits;
+                       });
+    const bool number = row.text(column).find_first_of("0123456789[") == 0 || row.text(column).front() == '-';
+    if (!known && number) return fmt::format("{} with column {} is not built yet", schedule.name, column);
+  }
+  for (const std::string_view duration : {schedule.forward, schedule.backward, schedule.weight}) {
+    if (!duration.empty() && !row.has(duration)) return fmt::format("{} without {} is no schedule", schedule.name, duration);
+  }
+  if (std::none_of(std::begin(kMakespans), std::end(kMakespans), [&](std::string_view each) { return row.has(each); })) {
+    return "no makespan is given";
+  }
+  return "";
+}
+
+std::string reason_to_skip(const PipelineCase& of) {
+  const bool interleaved = of.kind == PipelineKind::kInterleaved;
+  if (!interleaved && of.chunks > 1) return fmt::format("{} has one chunk a stage", pipeline_name(of.kind));
+  if (interleaved && of.micro_batches % of.stages != 0) return "interleaved micro-batches are no multiple of the stages";
+  const std::int64_t kinds = of.kind == PipelineKind::kZbH1 ? 3 : 2;
+  const std::int64_t of_stage = kinds * of.chunks * of.micro_batches;  // at most 3 * 2^40
+  if (of_stage > kMostPasses || of_stage * of.stages > kMostPasses) return fmt::format("more than {} passes", kMostPasses);
+  return "";
+}
+
+PipelineCase pipeline_case(const RowCells& row, const PublishedSchedule& schedule) {
+  PipelineCase made{
+      .kind = schedule.kind, .stages = row.integer("p", 0), .chunks = row.integer("v", 1), .micro_batches = row.integer("m", 0)};
+  made.durations = {row.duration(schedule.forward), row.duration(schedule.backward), row.duration(schedule.weight)};
+  made.transfer = row.duration("P2P");
+  return made;
+}
+
+// The step is no longer than all of its passes and transfers one behind another.
+bool too_long(const PipelineCase& of) {
+  const auto count = [](Duration each) { return static_cast<double>(each.count()); };
+  const double each = count(of.durations.forward) + count(of.durations.backward) + count(of.durations.weight) + 2 * count(of.transfer);
+  return each * of.stages * of.chunks * of.micro_batches > kLongest;
+}
+
+// Everything in which the row and the outcome differ, "" if nothing. A row whose own makespan and closed form are not equal says so under
+// `equals`; then its closed forms say nothing of what is simulated.
+std::string difference(const RowCells& row, const PipelineOutcome& outcome) {
+  std::vector<std::string> differences;
+  const bool closed_forms = row.text("equals") != "false";
+  for (const std::string_view name : kMakespans) {
+    if (!row.has(name) || (!closed_forms && name != "makespan")) continue;
+    const double published = row.number(name);
+    if (published != units(outcome.makespan)) differences.push_back(fmt::format("{} {} not {}", name, units(outcome.makespan), published));
+  }
+  for (const PublishedCounts& each : kCounts) {
+    if (!row.has(each.column) || (!closed_forms && each.closed_form)) continue;
+    const std::vector<std::int64_t>& simulated = each.until_weight ? outcome.until_weight : outcome.until_backward;
+    const std::vector<double> published = row.numbers(each.column);
+    const bool equal = std::equal(published.begin(), published.end(), simulated.begin(), simulated.end(),
+                                  [](double a, std::int64_t b) { return a == static_cast<double>(b); });
+    if (!equal) differences.push_back(fmt::format("{} [{}] not {}", each.column, fmt::join(simulated, ","), row.text(each.column)));
+  }
+  return fmt::format("{}", fmt::join(differences, "; "));
+}
+
+}  // namespace
+
+PublishedComparison compare_pipeline(const CsvTable& table) {
+  PublishedComparison comparison;
+  comparison.quantity = "makespan and passes in flight";
+  comparison.exact = true;
+  for (std::size_t i = 0; i < table.rows.size(); ++i) {
+    const RowCells row(table, i);
+    const auto schedule = std::find_if(kSchedules.begin(), kSchedules.end(), [&](const PublishedSchedule& each) {
+      return each.name == row.text("schedule") || pipeline_name(each.kind) == row.text("schedule");
+    });
+    std::string reason = schedule == kSchedules.end() ? fmt::format("schedule {} is not built yet", row.text("schedule"))
+                                                      : reason_to_skip(table, row, *schedule);
+    PipelineCase of;
+    if (reason.empty()) {
+      of = pipeline_case(row, *schedule);
+      reason = reason_to_skip(of);
+    }
+    if (reason.empty() && too_long(of)) reason = "longer than the 106 days of simulated time";
+    if (!reason.empty()) {
+      ++comparison.skipped[reason];
+      continue;
+    }
+    const PipelineOutcome outcome = outcome_of(of);
+    const auto given = std::find_if(std::begin(kMakespans), std::end(kMakespans), [&](std::string_view name) { return row.has(name); });
+    comparison.rows.push_back({table.row_id(i), i, row.number(*given), units(outcome.makespan), difference(row, outcome)});
+  }
+  return comparison;
+}
+
+}  // namespace stepsim
