@@ -15,7 +15,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PLACE = re.compile(r"(<!-- table: ([a-z0-9-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-PRINTING = ("test_activation_bytes", "test_published_steps")  # programs whose tables stand in a README
+PRINTING = ("test_activation_bytes", "test_pipeline_memory", "test_published_steps")  # programs whose tables stand in a README
 OUTPUT = re.compile(r"(```sh\n(stepsim [^`]*?)```\n\n<!-- output -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -49,8 +49,9 @@ def speeds(programs):
         run = subprocess.run([program, "--benchmark_format=json", "--benchmark_min_time=1"], capture_output=True, text=True, check=True)
         for entry in json.loads(run.stdout)["benchmarks"]:
             rate = next(((key, value) for key, value in entry.items() if key.endswith("/s") or key.endswith("_per_second")), None)
+            ops = f", {entry['ops'] / 1e6:.3g} million ops" if "ops" in entry else ""
             speed = f"{rate[1] / 1e6:.2f} million {rate[0].removesuffix('/s').removesuffix('_per_second')}/s" if rate else (
-                f"{entry['real_time']:.3g} {entry['time_unit']}")
+                f"{entry['real_time']:.3g} {entry['time_unit']}{ops}")
             rows.append(f"| {entry['name'].replace('/', ', ').replace('_', ' ')} | {speed} | {entry.get('label', '')} |")
     return "\n".join(rows) + "\n"
 

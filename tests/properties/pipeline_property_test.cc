@@ -63,9 +63,12 @@ void expect_partitioned(const PipelineRun& run) {
 
 std::string text_of(const OraclePipeline& of) {
   std::string text = of.schedule + " p " + std::to_string(of.stages) + " v " + std::to_string(of.chunks) + " m " +
-                     std::to_string(of.micro_batches) + " P2P " + std::to_string(of.transfer) + " F,B,W";
+                     std::to_string(of.micro_batches) + " P2P " + std::to_string(of.transfer) + " F B W";
   for (const OracleDurations& each : of.durations) {
-    text += " " + std::to_string(each.forward) + "," + std::to_string(each.backward) + "," + std::to_string(each.weight);
+    for (const std::int64_t duration : {each.forward, each.backward, each.weight}) {
+      text += ' ';
+      text += std::to_string(duration);
+    }
   }
   return text;
 }

@@ -3,30 +3,17 @@
 
 #include <cstdio>
 
-#include "hardware/roofline_cost_model.h"
-#include "models/step_builder.h"
-#include "sim/simulate.h"
-#include "tests/validation/csv_rows.h"
+#include "tests/validation/published_job.h"
 
 namespace stepsim {
 namespace {
 
 double step_time_s(const CsvRow& row) {
-  StepRequest request;
-  request.model = load_model(row.at("model"));
-  request.framework = load_framework("megatron-lm@2022-05");
-  request.training.sequence = 2048;
-  request.training.micro_batch = request.training.global_batch = 4;
-  request.training.attention = AttentionKind::kUnfused;
-  request.training.dropout = request.model.dropout;
-  request.parallel.tensor = 8;
+  StepRequest request = megatron_request(row);
+  request.parallel.data = std::stoi(row.at("data"));
   request.parallel.sequence_parallel = row.at("sequence_parallel") == "1";
   request.placement.granularity = row.at("recompute") == "full" ? RecomputeGranularity::kFull : RecomputeGranularity::kSelective;
-  const BuiltStep step = build_step(request);
-  const GpuSpec gpu = load_gpu("a100-sxm-80gb");
-  const ClusterSpec cluster = usual_cluster(gpu);
-  const Machine machine = make_machine(gpu, cluster, step.graph.device_count());
-  return seconds(simulate(step.graph, machine, RooflineCostModel(gpu, cluster, machine), {.memory = false}).end);
+  return published_step_s(request, "a100-sxm-80gb");
 }
 
 Bytes layer_bytes(const std::string& model, const std::string& framework, std::int64_t sequence, AttentionKind attention) {
@@ -50,9 +37,10 @@ TEST(Published, StepsAndBytes) {
               static_cast<long long>(llama.value / 8192));
   for (const CsvRow& row : csv_rows("published_steps.csv")) {
     const double simulated = step_time_s(row), measured = std::stod(row.at("measured_s"));
-    EXPECT_NEAR(simulated / measured, 1, std::stod(row.at("tolerance"))) << row.at("source");
-    std::printf("| Megatron 22B, 8 A100, step (%s) | %.2f s | %.2f s | %+.1f %% |\n", row.at("source").c_str(), measured, simulated,
-                100 * (simulated / measured - 1));
+    EXPECT_NEAR(simulated / measured, 1, std::stod(row.at("tolerance"))) << row.at("model") << " " << row.at("source");
+    const long gpus = 8 * std::stol(row.at("pipeline")) * std::stol(row.at("data"));
+    std::printf("| %s, %ld A100, step (2205.05198 %s) | %.2f s | %.2f s | %+.1f %% |\n", row.at("model").c_str(), gpus,
+                row.at("source").c_str(), measured, simulated, 100 * (simulated / measured - 1));
   }
   std::printf("\n");
 }
