@@ -86,9 +86,10 @@ std::int64_t saturating_sum(std::int64_t a, std::int64_t b) {
 GraphSize run_size(std::int64_t ops, const RunBytes& bytes, std::int64_t parts, std::int64_t saved, std::int64_t layers,
                    std::int64_t micro_batches) {
   const auto of_step = [=](std::int64_t each) { return saturating_product(saturating_product(each, parts), micro_batches); };
-  const std::int64_t once = std::max(of_step(bytes.ledger), saturating_product(bytes.script, parts));
-  const std::int64_t twice = saturating_sum(of_step(bytes.kept), saturating_product(saved, layers));
-  return {of_step(ops), saturating_sum(saturating_product(twice, 2), once)};
+  // Two ledgers at once: the step's and that of the first iteration.
+  const std::int64_t working = std::max(saturating_product(of_step(bytes.ledger), 2), saturating_product(bytes.script, parts));
+  const std::int64_t kept = saturating_sum(of_step(bytes.kept), saturating_product(saved, layers));
+  return {of_step(ops), saturating_sum(kept, working)};
 }
 
 }  // namespace

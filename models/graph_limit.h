@@ -12,8 +12,8 @@ inline constexpr std::int64_t kMostGraphBytes = std::int64_t{16} << 30;
 
 // Ops of a graph and the memory that a run of it takes at its most; both stay at the largest int64 rather than wrap.
 //
-// A steady step is run beside the first iteration's, whose peak is reported with it: two graphs, timelines and memory logs are there at
-// once. The most is taken while the second memory log is made, or, with one micro-batch, while the second graph is stamped from its script.
+// Graph, timeline and memory log stay to the end; the most is taken while two ledgers work, the step's and that of the first iteration, or,
+// with one micro-batch, while the graph is stamped from its script. Transfers between stages are not counted: they are few.
 // Not counted: JSON and other outputs, and what does not grow with the graph.
 struct GraphSize {
   std::int64_t ops = 0;

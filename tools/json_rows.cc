@@ -41,7 +41,6 @@ class PlacedCharacters {
     ++at_;
     return *this;
   }
-  friend bool operator==(const PlacedCharacters& a, const PlacedCharacters& b) { return a.at_ == b.at_; }
   friend bool operator!=(const PlacedCharacters& a, const PlacedCharacters& b) { return a.at_ != b.at_; }
 
  private:

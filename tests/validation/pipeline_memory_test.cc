@@ -13,8 +13,8 @@ namespace {
 
 std::size_t at(Role role) { return static_cast<std::size_t>(role); }
 
-// What is live at the peak besides weights, gradients and optimizer state. Two cuBLAS handles' workspaces (16 MiB) are in it, as in what
-// PyTorch says is allocated; without them rank 30 is 1.501 % short, all others within 1.5 %.
+// What is live at the peak besides weights, gradients and optimizer state. The workspaces of two cuBLAS handles (16 MiB) are in it, as
+// in the program's peak; whether they were in the figure's is not known. Without them rank 30 is 1.501 % short, the others within 1.5 %.
 double activations_gib(const DeviceMemory& memory) {
   const std::vector<Bytes>& roles = memory.peak.by_bucket;
   return gib(memory.peak.bytes - roles[at(Role::kWeights)] - roles[at(Role::kGradients)] - roles[at(Role::kOptimizerState)]);
