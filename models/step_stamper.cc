@@ -151,6 +151,7 @@ void StepStamper::write_pass(const PipelineItem& item) {
   });
   writing.compute_waits = !writing.exchanged.empty();
   std::vector<Edge> edges;
+  std::vector<OpId> held_up;  // the launch
   for (std::int32_t i = writing.begin; i < writing.end; ++i) {
     const ScriptOp& op = source.ops[at(i)];
     add_waits(writing, stage, i, edges);
@@ -165,8 +166,10 @@ void StepStamper::write_pass(const PipelineItem& item) {
     const QueueId queue = frame.queue(op.stream == PassStream::kCompute ? PassStream::kTensor : op.stream);
     if (op.queued) links.queues = std::span(&queue, 1);
     const OpId limit = limit_of(writing, stage, op);
-    if (i == writing.begin && rules_.host_waits) links.issue_after = writing.exchanged;
-    if (limit.valid()) links.issue_after = std::span(&limit, 1);
+    held_up.clear();
+    if (i == writing.begin && rules_.host_waits) held_up = writing.exchanged;
+    if (limit.valid()) held_up.push_back(limit);
+    links.issue_after = held_up;
     stage.last[static_cast<std::size_t>(op.stream)] = builder_.add_op({.work = op.work,
                                                                        .stream = frame.stream(op.stream),
                                                                        .phase = frame_.labels.phase(op.phase),
