@@ -324,6 +324,9 @@ BuiltStep build_step(const StepRequest& given, const StepTemplates& templates) {
   built.warnings = check_policy(request.placement, templates.layer, layers, request.training.attention);
   check_segments(request.placement, built.stages);
   check_reduce_dtype(request);
+  if (request.training.loss == LossKind::kChunked && request.parallel.zero >= 2 && request.parallel.data > 1) {
+    throw InputError({"--loss"}, "found chunked with sharded gradients (--zero 2 and 3), wanted plain or fused: not built yet");
+  }
   warn_of_missing_kernels(request.training, built.warnings);
   const PlacementPlan whole = make_plan(templates.layer, layers, request.placement, request.framework);
   check_graph_size(graph_size(templates.layer, whole, layers, micro_batches), layers, micro_batches);
