@@ -55,6 +55,7 @@ CASES = [
     (f"run {JOB} --model llama3-8b --sequence-paralel OUT", '--sequence-paralel: found an unknown flag, ... did you mean "--sequence-parallel"?'),
     (f"run {JOB} --model llama3-8b --cp 2 OUT", "--cp: found a flag that is not built yet, ..."),
     (f"run {JOB} --model llama3-8b --zero 4 OUT", "--zero: found 4, wanted a whole number from 0 to 3"),
+    (f"run {JOB} --model llama3-8b --zero 3 --dp 2 --loss chunked=4 OUT", "--loss: found chunked with sharded gradients ..., wanted plain or fused: ..."),
     (f"run {JOB} --model llama3-8b --zero 3 --pp 2 OUT", "--zero: found 3 with --pp 2, wanted 0 or 1: ... not built yet"),
     (f"run {JOB} --model llama3-8b --pp 3 OUT", "--pp: found 3, wanted a divisor of 32 layers..."),
     (f"run {JOB} --model llama3-8b --pp 64 OUT", "--pp: found 64, wanted ..."),
