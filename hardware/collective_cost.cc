@@ -66,12 +66,19 @@ std::int32_t network_steps(const Collective& work, const Span& span) {
   return work.kind == CollectiveKind::kAllReduce ? 2 * levels : levels;
 }
 
+// Through the device's memory: a sender reads the message, a receiver writes it; who does both moves it twice.
+double traffic_bytes(const Collective& work, TransferSide side) {
+  const double once = as_double(memory_traffic(work).value);
+  return work.kind == CollectiveKind::kSendReceive && side == TransferSide::kBoth ? 2 * once : once;
+}
+
 }  // namespace
 
-DeviceCost collective_cost(const GpuSpec& gpu, const ClusterSpec& cluster, const Collective& work) {
+DeviceCost collective_cost(const GpuSpec& gpu, const ClusterSpec& cluster, const Collective& work, TransferSide side) {
   STEPSIM_CHECK(work.ranks >= 1);
   STEPSIM_CHECK(work.stride >= 1);
   const bool send = work.kind == CollectiveKind::kSendReceive;
+  STEPSIM_CHECK(send || side == TransferSide::kBoth);
   DeviceCost cost{.issue = gpu.fit.kernel_issue, .bound = Bound::kLink, .spins = true};
   if (work.ranks == 1) return cost;
   const Span span = span_of(cluster, work);
@@ -90,13 +97,19 @@ DeviceCost collective_cost(const GpuSpec& gpu, const ClusterSpec& cluster, const
   cost.fixed = op_duration(latency);
   cost.alone = op_duration(alone);
   cost.sm = send ? share(gpu.fit.send_channels, gpu.sms) : gpu.fit.collective_sms;
-  cost.hbm = share(as_double(memory_traffic(work).value), alone * gpu.hbm.value);
-  if (nvlink) cost.nvlink = share(wire, alone * gpu.nvlink_per_direction.value);
-  if (span.local > 1 && !nvlink) {
-    cost.link_in = share(wire, alone * gpu.host_to_device.value);
-    cost.link_out = share(wire, alone * gpu.device_to_host.value);
+  cost.hbm = share(traffic_bytes(work, side), alone * gpu.hbm.value);
+  const double in = side == TransferSide::kSends ? 0 : 1, out = side == TransferSide::kReceives ? 0 : 1;
+  if (nvlink) {
+    const double nvlink_share = share(wire, alone * gpu.nvlink_per_direction.value);
+    cost.nvlink_in = in * nvlink_share;
+    cost.nvlink_out = out * nvlink_share;
+  } else if (span.local > 1) {
+    cost.link_in = in * share(wire, alone * gpu.host_to_device.value);
+    cost.link_out = out * share(wire, alone * gpu.device_to_host.value);
   }
-  cost.network = share(over_network, alone * cluster.network_per_gpu.value);
+  const double network_share = share(over_network, alone * cluster.network_per_gpu.value);
+  cost.network_in = in * network_share;
+  cost.network_out = out * network_share;
   return cost;
 }
 

@@ -9,8 +9,13 @@ enum class Bound { kLatency, kCompute, kMemory, kLink };
 
 struct DeviceCost {
   Duration fixed{}, alone{}, issue{};
-  Bound bound = Bound::kLatency;                                                                // what sets `alone`
-  double sm = 0, hbm = 0, link_in = 0, link_out = 0, nvlink = 0, network = 0, host_memory = 0;  // while `alone` runs, in [0, 1]
+  Bound bound = Bound::kLatency;                                       // what sets `alone`
+  double sm = 0, hbm = 0, link_in = 0, link_out = 0, host_memory = 0;  // while `alone` runs, in [0, 1]
+  double nvlink_in = 0, nvlink_out = 0, network_in = 0, network_out = 0;
+  // Of a host copy: link and root port where both directions share, and the copy's part of what they then have; the weight of
+  // its link goes for host memory too.
+  double link_both = 0, root_in = 0, root_out = 0, root_both = 0;
+  double link_weight = 0.5, root_weight = 0.5;
   bool spins = false;  // holds its SMs while it waits for its peers
 };
 

@@ -68,26 +68,4 @@ DeviceCost memory_bound_cost(const GpuSpec& gpu, const MemoryBound& work) {
           .hbm = bytes > 0 ? fraction : 0};
 }
 
-DeviceCost copy_cost(const GpuSpec& gpu, const ClusterSpec& cluster, const Copy& work) {
-  const double bytes = as_double(work.bytes.value);
-  DeviceCost cost{.fixed = gpu.fit.copy_fixed, .issue = gpu.fit.copy_issue};
-  if (work.direction == CopyDirection::kDeviceToDevice) {
-    constexpr double kCopyFraction = 0.9;  // 4.3 of 4.8 TB/s on an H200, read and written: hardware.json d2d_copy_gbps
-    cost.alone = op_duration(2 * bytes / (kCopyFraction * gpu.hbm.value));
-    cost.bound = Bound::kMemory;
-    cost.hbm = bytes > 0 ? kCopyFraction : 0;
-    return cost;
-  }
-  const bool in = work.direction == CopyDirection::kHostToDevice;
-  const double pinned = work.pinned ? 1 : gpu.fit.pageable;
-  const double rate = (in ? gpu.host_to_device : gpu.device_to_host).value * pinned;
-  cost.alone = op_duration(bytes / rate);
-  cost.bound = Bound::kLink;
-  if (work.bytes.value <= 0) return cost;
-  (in ? cost.link_in : cost.link_out) = pinned;
-  cost.hbm = share(rate, gpu.hbm.value);
-  cost.host_memory = share(rate, cluster.host_memory_bandwidth.value);
-  return cost;
-}
-
 }  // namespace stepsim

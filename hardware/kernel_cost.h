@@ -13,7 +13,8 @@ DeviceCost gemm_cost(const GpuSpec&, const Gemm&);
 // fixed + bytes / (fraction * bandwidth): kernels.md 2.3.
 DeviceCost memory_bound_cost(const GpuSpec&, const MemoryBound&);
 
-// Over the host link: fixed + bytes / rate, pinned or pageable. Within the device: both ends at 0.9 of bandwidth.
+// Over the host link: fixed + bytes / rate, pinned or pageable; a pinned buffer that is allocated for the copy costs host time. Within the
+// device: both ends at 0.9 of bandwidth.
 DeviceCost copy_cost(const GpuSpec&, const ClusterSpec&, const Copy&);
 
 // fixed + max(FLOPs / (rate(S) * occupancy * peak), bytes / (memory fraction * bandwidth)), rate(S) = e / (1 + S0 / S): kernels.md 2.2.

@@ -95,7 +95,14 @@ void replace_parts(files::Machine& base, const files::Machine& message) {
   if (message.has_peak()) base.clear_peak();
   if (message.attention_size() > 0) base.clear_attention();
 }
-void replace_parts(files::Cluster& base, const files::Cluster&) { base.clear_alias(); }
+void forget_host_memory_limits(files::Cluster& cluster) {
+  cluster.clear_host_memory_read();
+  cluster.clear_host_memory_write();
+}
+void replace_parts(files::Cluster& base, const files::Cluster& message) {
+  base.clear_alias();
+  if (message.has_host_memory_bandwidth()) forget_host_memory_limits(base);
+}
 
 // The message of a file with what its bases say in the places where it is silent. Bases are catalog names.
 template <class Message>
@@ -223,6 +230,7 @@ KernelFit kernel_fit(const files::Machine& machine, const FieldReader& reader) {
   fit.kernel_issue = reader.duration("kernel_issue", given(machine.has_kernel_issue(), machine.kernel_issue()));
   fit.copy_issue = reader.duration("copy_issue", given(machine.has_copy_issue(), machine.copy_issue()));
   fit.copy_fixed = reader.duration("copy_fixed", given(machine.has_copy_fixed(), machine.copy_fixed()));
+  fit.pinned_allocation = reader.duration("pinned_allocation", given(machine.has_pinned_allocation(), machine.pinned_allocation()));
   fit.pageable = reader.number("pageable", given(machine.has_pageable(), machine.pageable()), 0, 1);
   return fit;
 }
@@ -234,10 +242,54 @@ void read_links(const files::Machine& machine, const FieldReader& reader, GpuSpe
     gpu.both_host_to_device = reader.rate("both_host_to_device", given(machine.has_both_host_to_device(), machine.both_host_to_device()));
     gpu.both_device_to_host = reader.rate("both_device_to_host", given(machine.has_both_device_to_host(), machine.both_device_to_host()));
   }
+  if (machine.has_large_copy()) {
+    const files::LargeCopy& large = machine.large_copy();
+    const auto rate = [&](const char* field, bool has, const std::string& text) {
+      return reader.rate(std::string("large_copy.") + field, given(has, text));
+    };
+    gpu.large_copy = {.beyond = reader.bytes("large_copy.beyond", given(large.has_beyond(), large.beyond())),
+                      .host_to_device = rate("host_to_device", large.has_host_to_device(), large.host_to_device()),
+                      .device_to_host = rate("device_to_host", large.has_device_to_host(), large.device_to_host())};
+  }
   if (machine.nvlink_per_direction() != "none") {
     gpu.nvlink_per_direction =
         reader.rate("nvlink_per_direction", given(machine.has_nvlink_per_direction(), machine.nvlink_per_direction()));
   }
+}
+
+// Loads carry the GPUs that share something in 16 bits.
+std::int32_t sharing_gpus(const std::string& path, std::optional<std::int32_t> value, const FieldReader& reader) {
+  constexpr std::int32_t kMost = 1024;
+  const std::int32_t gpus = reader.count(path, value);
+  if (gpus > kMost) reader.fail(path, "found " + std::to_string(gpus) + ", wanted the GPUs of a socket, at most 1024");
+  return gpus;
+}
+
+RootPort root_port(const files::RootPort& port, const FieldReader& reader) {
+  const auto rate = [&](const char* field, bool has, const std::string& text) {
+    return reader.rate(std::string("root_port.") + field, given(has, text));
+  };
+  RootPort result{.gpus = sharing_gpus("root_port.gpus", given(port.has_gpus(), port.gpus()), reader),
+                  .host_to_device = rate("host_to_device", port.has_host_to_device(), port.host_to_device()),
+                  .device_to_host = rate("device_to_host", port.has_device_to_host(), port.device_to_host()),
+                  .both_host_to_device = {},
+                  .both_device_to_host = {}};
+  if (port.has_both_host_to_device() || port.has_both_device_to_host()) {
+    result.both_host_to_device = rate("both_host_to_device", port.has_both_host_to_device(), port.both_host_to_device());
+    result.both_device_to_host = rate("both_device_to_host", port.has_both_device_to_host(), port.both_device_to_host());
+  }
+  return result;
+}
+
+void read_host_side(const files::Cluster& message, const FieldReader& reader, ClusterSpec& cluster) {
+  cluster.host_memory = reader.bytes("host_memory", given(message.has_host_memory(), message.host_memory()));
+  cluster.gpus_per_host_memory =
+      sharing_gpus("gpus_per_host_memory", given(message.has_gpus_per_host_memory(), message.gpus_per_host_memory()), reader);
+  cluster.host_memory_bandwidth =
+      reader.rate("host_memory_bandwidth", given(message.has_host_memory_bandwidth(), message.host_memory_bandwidth()));
+  if (message.has_host_memory_read()) cluster.host_memory_read = reader.rate("host_memory_read", message.host_memory_read());
+  if (message.has_host_memory_write()) cluster.host_memory_write = reader.rate("host_memory_write", message.host_memory_write());
+  if (message.has_root_port()) cluster.root_port = root_port(message.root_port(), reader);
 }
 
 }  // namespace
@@ -266,7 +318,14 @@ GpuSpec load_gpu(const std::string& name_or_file, FieldValues overrides) {
 
 ClusterSpec load_cluster(const std::string& name_or_file, FieldValues overrides) {
   const auto loaded = load<files::Cluster>(cluster_files(), name_or_file, overrides, "--cluster");
-  const files::Cluster& message = loaded.message;
+  files::Cluster message = loaded.message;
+  const auto overridden = [&](const char* path) {
+    return std::find(loaded.overridden.begin(), loaded.overridden.end(), path) != loaded.overridden.end();
+  };
+  // A user who states one bandwidth does not mean the catalog's limits of each direction.
+  if (overridden("host_memory_bandwidth") && !overridden("host_memory_read") && !overridden("host_memory_write")) {
+    forget_host_memory_limits(message);
+  }
   const FieldReader reader(loaded.source.text, loaded.source.path, loaded.overridden);
   ClusterSpec cluster;
   cluster.name = loaded.source.name;
@@ -276,15 +335,7 @@ ClusterSpec load_cluster(const std::string& name_or_file, FieldValues overrides)
   cluster.network_per_gpu = reader.rate("network_per_gpu", given(message.has_network_per_gpu(), message.network_per_gpu()));
   cluster.network_efficiency =
       reader.number("network_efficiency", given(message.has_network_efficiency(), message.network_efficiency()), 0, 1);
-  cluster.host_memory = reader.bytes("host_memory", given(message.has_host_memory(), message.host_memory()));
-  cluster.gpus_per_host_memory =
-      reader.count("gpus_per_host_memory", given(message.has_gpus_per_host_memory(), message.gpus_per_host_memory()));
-  if (cluster.gpus_per_host_memory > 1024) {
-    reader.fail("gpus_per_host_memory",
-                "found " + std::to_string(cluster.gpus_per_host_memory) + ", wanted the GPUs of a socket, at most 1024");
-  }
-  cluster.host_memory_bandwidth =
-      reader.rate("host_memory_bandwidth", given(message.has_host_memory_bandwidth(), message.host_memory_bandwidth()));
+  read_host_side(message, reader, cluster);
   cluster.assumptions.assign(message.assumption().begin(), message.assumption().end());
   return cluster;
 }

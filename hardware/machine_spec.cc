@@ -21,6 +21,21 @@ FlopsPerSecond peak(const GpuSpec& gpu, DType dtype) {
   throw InputError({"--precision"}, "found " + dtype_name(dtype) + ", wanted one of " + names + ", which " + gpu.name + " computes in");
 }
 
+// What a GPU shares with GPUs beside it, which are peers of its loads.
+static void add_host_resources(const ClusterSpec& cluster, std::int32_t host, Machine& machine) {
+  const auto add = [&](const std::string& kind, const std::string& name, BytesPerSecond bandwidth) {
+    machine.resources.push_back({.name = "host" + std::to_string(host) + name, .kind = kind, .device = {}, .bandwidth = bandwidth});
+  };
+  const RootPort& port = cluster.root_port;
+  if (port.gpus > 1) {
+    add("root port in", " root port in", port.host_to_device);
+    add("root port out", " root port out", port.device_to_host);
+    const BytesPerSecond both = port.both_host_to_device + port.both_device_to_host;
+    if (both.value > 0) add("root port both", " root port both", both);
+  }
+  add("host memory", " memory", cluster.host_memory_bandwidth);
+}
+
 Machine make_machine(const GpuSpec& gpu, const ClusterSpec& cluster, std::int32_t devices) {
   STEPSIM_CHECK(devices >= 1);
   STEPSIM_CHECK(cluster.gpus_per_node >= 1);
@@ -36,17 +51,18 @@ Machine make_machine(const GpuSpec& gpu, const ClusterSpec& cluster, std::int32_
     add("link in", gpu.host_to_device);
     add("link out", gpu.device_to_host);
     if (gpu.both_host_to_device.value > 0) add("link both", gpu.both_host_to_device + gpu.both_device_to_host);
-    if (gpu.nvlink_per_direction.value > 0) add("nvlink", gpu.nvlink_per_direction);
-    add("network", cluster.network_per_gpu);
+    if (gpu.nvlink_per_direction.value > 0) {
+      add("nvlink in", gpu.nvlink_per_direction);
+      add("nvlink out", gpu.nvlink_per_direction);
+    }
+    add("network in", cluster.network_per_gpu);
+    add("network out", cluster.network_per_gpu);
     machine.device_capacity.push_back(gpu.memory);
     // Each representative GPU sees its share of the node's host memory; the GPUs beside it are the peers of its loads.
     machine.host_capacity.push_back(Bytes(cluster.host_memory.value / cluster.gpus_per_node));
     machine.host_of_device.push_back(i);
   }
-  for (std::int32_t i = 0; i < devices; ++i) {
-    machine.resources.push_back(
-        {.name = "host" + std::to_string(i) + " memory", .kind = "host memory", .device = {}, .bandwidth = cluster.host_memory_bandwidth});
-  }
+  for (std::int32_t i = 0; i < devices; ++i) add_host_resources(cluster, i, machine);
   return machine;
 }
 

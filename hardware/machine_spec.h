@@ -57,7 +57,14 @@ struct KernelFit {
   std::int32_t send_channels = 0;  // SMs of a send or receive
   Duration network_hop{};          // latency of a step between NVLink domains
   Duration kernel_issue{}, copy_issue{}, copy_fixed{};
-  double pageable = 0;  // rate of pageable over pinned copies
+  Duration pinned_allocation{};  // host time to allocate and pin one buffer
+  double pageable = 0;           // rate of pageable over pinned copies
+};
+
+// A host copy moves what it has above `beyond` at these rates; beyond 0: one rate for every size.
+struct LargeCopy {
+  Bytes beyond;
+  BytesPerSecond host_to_device, device_to_host;
 };
 
 struct GpuSpec {
@@ -71,12 +78,20 @@ struct GpuSpec {
   std::int32_t compute_capability = 0;                      // 80, 90, 100
   BytesPerSecond host_to_device, device_to_host;            // alone, achievable
   BytesPerSecond both_host_to_device, both_device_to_host;  // while the other direction is busy too; 0: as alone
-  BytesPerSecond nvlink_per_direction;                      // 0: none
-  std::string host_link;                                    // "PCIe5 x16", "NVLink-C2C"
-  Bytes library_workspace;                                  // cuBLAS handles of main and autograd thread
+  LargeCopy large_copy;
+  BytesPerSecond nvlink_per_direction;  // 0: none
+  std::string host_link;                // "PCIe5 x16", "NVLink-C2C"
+  Bytes library_workspace;              // cuBLAS handles of main and autograd thread
   KernelFit fit;
   std::string usual_cluster;
   std::vector<std::string> assumptions;  // derived or unsourced numbers, each a sentence for the user
+};
+
+// What the GPUs behind one PCIe root port have together.
+struct RootPort {
+  std::int32_t gpus = 1;                                    // 1: each GPU has its link for itself and the rates do not count
+  BytesPerSecond host_to_device, device_to_host;            // while the other direction is idle
+  BytesPerSecond both_host_to_device, both_device_to_host;  // while it is busy too; 0: as alone
 };
 
 struct ClusterSpec {
@@ -89,6 +104,9 @@ struct ClusterSpec {
   Bytes host_memory;                      // of a node
   std::int32_t gpus_per_host_memory = 1;  // GPUs that share one host memory: a socket's, a Grace's
   BytesPerSecond host_memory_bandwidth;   // of that memory, both directions together
+  // What it gives to copies of one direction alone; mixed copies share its time. 0: host_memory_bandwidth.
+  BytesPerSecond host_memory_read, host_memory_write;
+  RootPort root_port;
   std::vector<std::string> assumptions;
 };
 

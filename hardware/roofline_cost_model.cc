@@ -2,6 +2,7 @@
 
 #include <map>
 #include <mutex>
+#include <tuple>
 #include <utility>
 
 #include "hardware/collective_cost.h"
@@ -13,7 +14,9 @@ namespace stepsim {
 namespace {
 
 struct DeviceResources {
-  ResourceId sm, hbm, link_in, link_out, link_both, nvlink, network, host_memory;  // invalid: the machine has none
+  ResourceId sm, hbm, link_in, link_out, link_both;  // invalid: the machine has none
+  ResourceId nvlink_in, nvlink_out, network_in, network_out;
+  ResourceId root_in, root_out, root_both, host_memory;  // of its host
 };
 
 ResourceId* slot_of(DeviceResources& device, const std::string& kind) {
@@ -22,35 +25,43 @@ ResourceId* slot_of(DeviceResources& device, const std::string& kind) {
   if (kind == "link in") return &device.link_in;
   if (kind == "link out") return &device.link_out;
   if (kind == "link both") return &device.link_both;
-  if (kind == "nvlink") return &device.nvlink;
-  if (kind == "network") return &device.network;
+  if (kind == "nvlink in") return &device.nvlink_in;
+  if (kind == "nvlink out") return &device.nvlink_out;
+  if (kind == "network in") return &device.network_in;
+  if (kind == "network out") return &device.network_out;
+  if (kind == "root port in") return &device.root_in;
+  if (kind == "root port out") return &device.root_out;
+  if (kind == "root port both") return &device.root_both;
+  if (kind == "host memory") return &device.host_memory;
   return nullptr;
 }
 
 std::vector<DeviceResources> resources_by_device(const Machine& machine) {
-  std::vector<DeviceResources> devices(machine.host_of_device.size());
-  std::vector<ResourceId> host_memories;  // in the order of the hosts
+  std::vector<DeviceResources> devices(machine.host_of_device.size()), hosts(machine.host_capacity.size());
+  std::map<std::string, std::size_t> hosts_seen;  // by kind: resources of hosts are in their order
   for (std::size_t i = 0; i < machine.resources.size(); ++i) {
     const Resource& resource = machine.resources[i];
-    const ResourceId id{static_cast<std::int32_t>(i)};
-    if (!resource.device.valid()) {
-      if (resource.kind == "host memory") host_memories.push_back(id);
-      continue;
-    }
-    if (ResourceId* slot = slot_of(devices.at(static_cast<std::size_t>(resource.device.index)), resource.kind)) *slot = id;
+    const bool shared = !resource.device.valid();
+    const std::size_t owner = shared ? hosts_seen[resource.kind]++ : static_cast<std::size_t>(resource.device.index);
+    std::vector<DeviceResources>& owners = shared ? hosts : devices;
+    ResourceId* slot = owner < owners.size() ? slot_of(owners[owner], resource.kind) : nullptr;  // others are not of make_machine
+    if (slot != nullptr) *slot = ResourceId{static_cast<std::int32_t>(i)};
   }
   for (std::size_t i = 0; i < devices.size(); ++i) {
-    const auto host = static_cast<std::size_t>(machine.host_of_device[i]);
-    if (host < host_memories.size()) devices[i].host_memory = host_memories[host];
+    const DeviceResources& host = hosts.at(static_cast<std::size_t>(machine.host_of_device[i]));
+    devices[i].root_in = host.root_in;
+    devices[i].root_out = host.root_out;
+    devices[i].root_both = host.root_both;
+    devices[i].host_memory = host.host_memory;
   }
   return devices;
 }
 
-DeviceCost device_cost(const GpuSpec& gpu, const ClusterSpec& cluster, const OpWork& work) {
+DeviceCost device_cost(const GpuSpec& gpu, const ClusterSpec& cluster, const OpWork& work, TransferSide side) {
   if (const auto* gemm = std::get_if<Gemm>(&work)) return gemm_cost(gpu, *gemm);
   if (const auto* attention = std::get_if<Attention>(&work)) return attention_cost(gpu, *attention);
   if (const auto* kernel = std::get_if<MemoryBound>(&work)) return memory_bound_cost(gpu, *kernel);
-  if (const auto* collective = std::get_if<Collective>(&work)) return collective_cost(gpu, cluster, *collective);
+  if (const auto* collective = std::get_if<Collective>(&work)) return collective_cost(gpu, cluster, *collective, side);
   if (const auto* copy = std::get_if<Copy>(&work)) return copy_cost(gpu, cluster, *copy);
   STEPSIM_CHECK(std::holds_alternative<Marker>(work));  // given costs belong to GivenCostModel
   return {};
@@ -63,13 +74,13 @@ struct RooflineCostModel::Tables {
   ClusterSpec cluster;
   std::vector<DeviceResources> devices;
 
-  // Loads must outlive the call, so each (work, device) is kept; the map never moves its values.
+  // Loads must outlive the call, so each (work, device, side) is kept; the map never moves its values.
   struct Entry {
     DeviceCost cost;
     std::vector<Load> loads;
   };
   std::mutex mutex;
-  std::map<std::pair<OpWork, DeviceId>, Entry> entries;
+  std::map<std::tuple<OpWork, DeviceId, TransferSide>, Entry> entries;
 
   std::vector<Load> loads(const DeviceCost& cost, const DeviceResources& device) const;
 };
@@ -85,21 +96,24 @@ std::vector<Load> RooflineCostModel::Tables::loads(const DeviceCost& cost, const
   add(device.hbm, cost.hbm);
   add(device.link_in, cost.link_in);
   add(device.link_out, cost.link_out);
-  // Where a link is slower with both directions busy, both draw on their sum, in the measured proportion (engine.md 2).
-  const double in = gpu.both_host_to_device.value, out = gpu.both_device_to_host.value, both = in + out;
-  if (both > 0 && (cost.link_in > 0) != (cost.link_out > 0)) {
-    const bool inwards = cost.link_in > 0;
-    const double rate = inwards ? cost.link_in * gpu.host_to_device.value : cost.link_out * gpu.device_to_host.value;
-    if (Load* link = add(device.link_both, share(rate, both))) {
-      link->weight = static_cast<std::uint16_t>(1 + 1000 * ((inwards ? in : out) / both));
+  add(device.nvlink_in, cost.nvlink_in);
+  add(device.nvlink_out, cost.nvlink_out);
+  add(device.network_in, cost.network_in);
+  add(device.network_out, cost.network_out);
+  // What both directions share. All have the copy's weight: a level of fairness counts in units of 1 / weight.
+  const auto add_shared = [&](ResourceId resource, double fraction, double weight, std::int32_t peers) {
+    STEPSIM_CHECK(peers >= 1);
+    STEPSIM_CHECK(peers <= 65535);
+    if (Load* load = add(resource, fraction)) {
+      load->peers = static_cast<std::uint16_t>(peers);
+      load->weight = static_cast<std::uint16_t>(1 + 1000 * weight);
     }
-  }
-  add(device.nvlink, cost.nvlink);
-  add(device.network, cost.network);
-  if (Load* host = add(device.host_memory, cost.host_memory)) {
-    STEPSIM_CHECK(cluster.gpus_per_host_memory <= 65535);
-    host->peers = static_cast<std::uint16_t>(cluster.gpus_per_host_memory);
-  }
+  };
+  add_shared(device.link_both, cost.link_both, cost.link_weight, 1);
+  add_shared(device.root_in, cost.root_in, cost.root_weight, cluster.root_port.gpus);
+  add_shared(device.root_out, cost.root_out, cost.root_weight, cluster.root_port.gpus);
+  add_shared(device.root_both, cost.root_both, cost.root_weight, cluster.root_port.gpus);
+  add_shared(device.host_memory, cost.host_memory, cost.link_weight, cluster.gpus_per_host_memory);
   return loads;
 }
 
@@ -112,14 +126,14 @@ RooflineCostModel::RooflineCostModel(const GpuSpec& gpu, const ClusterSpec& clus
 
 RooflineCostModel::~RooflineCostModel() = default;
 
-Cost RooflineCostModel::cost(const OpWork& work, DeviceId device) const {
+Cost RooflineCostModel::cost(const OpWork& work, DeviceId device, TransferSide side) const {
   const std::lock_guard lock(tables_->mutex);
   STEPSIM_CHECK(device.valid());
   STEPSIM_CHECK(static_cast<std::size_t>(device.index) < tables_->devices.size());
-  const auto key = std::pair(work, device);
+  const auto key = std::tuple(work, device, side);
   auto found = tables_->entries.find(key);
   if (found == tables_->entries.end()) {
-    Tables::Entry entry{.cost = device_cost(tables_->gpu, tables_->cluster, work), .loads = {}};
+    Tables::Entry entry{.cost = device_cost(tables_->gpu, tables_->cluster, work, side), .loads = {}};
     entry.loads = tables_->loads(entry.cost, tables_->devices[static_cast<std::size_t>(device.index)]);
     found = tables_->entries.emplace(key, std::move(entry)).first;
   }
@@ -128,7 +142,7 @@ Cost RooflineCostModel::cost(const OpWork& work, DeviceId device) const {
 }
 
 std::string RooflineCostModel::bound_by(const OpWork& work) const {
-  const DeviceCost cost = device_cost(tables_->gpu, tables_->cluster, work);
+  const DeviceCost cost = device_cost(tables_->gpu, tables_->cluster, work, TransferSide::kBoth);
   if (cost.fixed >= cost.alone) return "latency";
   switch (cost.bound) {
     case Bound::kLatency:

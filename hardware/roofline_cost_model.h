@@ -13,7 +13,8 @@
 namespace stepsim {
 
 // `devices` representative GPUs of the kind with their resources: per device sm, hbm, link in, link out, link both (where it
-// loses by it), nvlink, network; per host its memory. Resources are full loads of one GPU; the GPUs beside it are peers of its loads.
+// loses by it), nvlink in and out, network in and out; per host its memory
+// and, where GPUs share one, its root port (in, out, both). Resources are full loads of one GPU; the GPUs beside it are peers of its loads.
 Machine make_machine(const GpuSpec&, const ClusterSpec&, std::int32_t devices);
 
 class RooflineCostModel : public CostModel {
@@ -21,7 +22,7 @@ class RooflineCostModel : public CostModel {
   // The machine must be make_machine(gpu, cluster, n).
   RooflineCostModel(const GpuSpec&, const ClusterSpec&, const Machine&);
   ~RooflineCostModel() override;
-  Cost cost(const OpWork& work, DeviceId device) const override;
+  Cost cost(const OpWork& work, DeviceId device, TransferSide side = TransferSide::kBoth) const override;
   // "compute", "memory", "latency", "link": what bounds it; for explain.
   std::string bound_by(const OpWork& work) const;
 

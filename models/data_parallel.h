@@ -32,12 +32,21 @@ std::vector<GradientBucket> gradient_buckets(OpGraphBuilder&, const ChunkStamps&
 
 // One unit of a chunk (embedding, layer, head). Sizes of all ranks together unless a shard is named.
 struct ShardedUnit {
-  bool present = false;  // it has parameters
-  bool reshards = true;  // gathered weights are freed after forward
-  bool root = false;     // gathered for the whole pass, reduced at its end
+  bool present = false;                     // it has parameters
+  bool makes_gradients_in_forward = false;  // chunked loss
   std::int32_t layer = -1;
+  std::int32_t wrap = -1;
   std::int32_t tied = -1;  // the unit whose table it uses too
   Bytes shard;             // of the weights that live all step
+  Bytes weights, gradients, reduced_shard;
+};
+
+// What a framework wraps: units that are gathered at once and reduced at once. Sums over them.
+struct UnitWrap {
+  std::vector<std::int32_t> units;  // those with parameters
+  bool reshards = true;             // gathered weights are freed after forward
+  bool root = false;                // gathered for the whole pass, reduced at its end
+  std::int32_t layer = -1;          // of its only unit
   Bytes weights, gradients, reduce_input, reduced_shard;
   WorkId cast_shard, gather, copy_out;                // of weights
   WorkId reduce_copy, reduce_scatter, replicas, add;  // of gradients
@@ -45,6 +54,7 @@ struct ShardedUnit {
 
 struct UnitSharding {
   bool weights = false;         // ZeRO 3: gathered for every run; else only gradients are sharded
+  bool tables = false;          // the copies read tables of pointers that come from the host
   bool copies = true;           // weights are copied out of a gathered buffer, gradients into a reduced one
   bool casts = true;            // gradients are reduced from a buffer of their own
   bool frees_by_event = false;  // record_stream
@@ -53,7 +63,9 @@ struct UnitSharding {
   bool prefetch_forward = false, prefetch_backward = false;
   std::int32_t limit = 0;
   std::vector<ShardedUnit> units;
-  LabelId cast_shard, gather, copy_out, reduce_copy, reduce_scatter, replicas, add;  // kinds
+  std::vector<UnitWrap> wraps;
+  WorkId marker, table_copy;
+  LabelId table, freed, cast_shard, gather, copy_out, reduce_copy, reduce_scatter, replicas, add, reduced;  // kinds
   LabelId gathered_name, weights_name, gradients_name, reduce_input_name, reduced_name;
 };
 

@@ -56,6 +56,7 @@ static void require_fields(const files::Framework& message, const std::string& f
       {"prefetch_backward", message.has_prefetch_backward()},
       {"gather_limit", message.has_gather_limit()},
       {"copies_out_of_gathers", message.has_copies_out_of_gathers()},
+      {"copies_pointer_tables", message.has_copies_pointer_tables()},
       {"frees_gathers_by_event", message.has_frees_gathers_by_event()},
       {"copies_updated_weights", message.has_copies_updated_weights()},
       {"always_clips", message.has_always_clips()},
@@ -141,6 +142,7 @@ FrameworkPreset parse_framework(const std::string& text, const std::string& file
   preset.prefetch_backward = message.prefetch_backward();
   preset.gather_limit = message.gather_limit();
   preset.copies_out_of_gathers = message.copies_out_of_gathers();
+  preset.copies_pointer_tables = message.copies_pointer_tables();
   preset.frees_gathers_by_event = message.frees_gathers_by_event();
   preset.copies_updated_weights = message.copies_updated_weights();
   preset.always_clips = message.always_clips();

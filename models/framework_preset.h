@@ -60,6 +60,7 @@ struct FrameworkPreset {
   bool keeps_last_layer_gathered = true;  // after forward: its backward comes next
   bool root_holds_ends = true;            // embedding and head are one unit: gathered for the whole pass, reduced at its end
   bool copies_out_of_gathers = true;      // each weight is copied out of the gathered buffer, each gradient into the reduced one
+  bool copies_pointer_tables = false;     // those kernels read a table of pointers that a small copy brings from the host first
   bool frees_gathers_by_event = false;    // record_stream: a buffer is free when the device has passed its last use
   // Optimizer
   bool copies_updated_weights = false;  // fp32 master weights to 16-bit ones in a kernel of its own

@@ -61,6 +61,10 @@ RunBytes bytes_of(const TemplateOp& op) {
   return bytes;
 }
 
+// A copy reads and writes a storage, of which it makes one; what waits for it holds one.
+const TemplateOp kCopyOp{.name = {}, .module = {}, .work = {}, .reads = {0}, .writes = {0}, .updates = {}, .holds = {}, .after = {}};
+const TemplateOp kWaitOp{.name = {}, .module = {}, .work = {}, .reads = {}, .writes = {}, .updates = {}, .holds = {0}, .after = {}};
+
 // Sums of bytes_of over the first 0, 1, .. ops.
 std::vector<RunBytes> running_bytes(const std::vector<TemplateOp>& ops) {
   std::vector<RunBytes> sums{{}};
@@ -86,7 +90,7 @@ std::int64_t saturating_sum(std::int64_t a, std::int64_t b) {
 GraphSize run_size(std::int64_t ops, const RunBytes& bytes, std::int64_t parts, std::int64_t saved, std::int64_t layers,
                    std::int64_t micro_batches) {
   const auto of_step = [=](std::int64_t each) { return saturating_product(saturating_product(each, parts), micro_batches); };
-  // Two ledgers at once: the step's and that of the first iteration.
+  // The ledger, and beside it the partition of the time, whose tables are about as large.
   const std::int64_t working = std::max(saturating_product(of_step(bytes.ledger), 2), saturating_product(bytes.script, parts));
   const std::int64_t kept = saturating_sum(of_step(bytes.kept), saturating_product(saved, layers));
   return {of_step(ops), saturating_sum(kept, working)};
@@ -108,6 +112,12 @@ GraphSize graph_size(const LayerTemplate& layer, const PlacementPlan& plan, std:
   for (const auto* steps : {&plan.forward, &plan.backward}) {
     for (const PlanStep& step : *steps) {
       if (step.verb == PlanVerb::kDrop) continue;
+      if (moves_storage(step.verb)) {
+        const bool copy = step.verb == PlanVerb::kCopyOut || step.verb == PlanVerb::kCopyIn;
+        ops += 1;
+        bytes += bytes_of(copy ? kCopyOp : kWaitOp);
+        continue;
+      }
       const std::vector<RunBytes>& sums = step.verb == PlanVerb::kForward ? forward : backward;
       ops += step.last - step.first + 1;
       bytes += sums[static_cast<std::size_t>(step.last) + 1] - sums[static_cast<std::size_t>(step.first)];
@@ -116,16 +126,35 @@ GraphSize graph_size(const LayerTemplate& layer, const PlacementPlan& plan, std:
   return run_size(ops, bytes, 1, saved_bytes_of_layer(layer), layers, micro_batches);
 }
 
-void check_graph_size(const GraphSize& size, std::int64_t layers, std::int64_t micro_batches) {
+GraphSize operator+(const GraphSize& a, const GraphSize& b) { return {saturating_sum(a.ops, b.ops), saturating_sum(a.bytes, b.bytes)}; }
+
+GraphSize pipeline_size(const LayerTemplate& layer, const PipelineShape& shape, std::int64_t micro_batches) {
+  if (shape.stages <= 1) return {};
+  // Measured, as tests/unit/models/graph_limit_test.cc has it. Of a chunk and micro-batch: two passes, two transfers and what frees what
+  // they sent, their buffers, their places in the program. Of a stage: streams and ends, and what each work costs there.
+  constexpr std::int64_t kPart = 4600, kStage = 2048, kCost = 200;
+  constexpr std::int64_t kPartOps = 4, kStageOps = 8;
+  const auto works = static_cast<std::int64_t>(layer.forward.size() + layer.backward.size());
+  const std::int64_t parts = saturating_product(saturating_product(shape.stages, shape.chunks), micro_batches);
+  const GraphSize of_stages{saturating_product(shape.stages, kStageOps), saturating_product(shape.stages, kStage + works * kCost)};
+  return of_stages + GraphSize{saturating_product(parts, kPartOps), saturating_product(parts, kPart)};
+}
+
+void check_graph_size(const GraphSize& size, std::int64_t layers, const PipelineShape& shape, std::int64_t micro_batches) {
   if (size.ops <= kMostGraphOps && size.bytes <= kMostGraphBytes) return;
-  const bool many_layers = layers >= micro_batches;
-  const std::string flag = many_layers ? "--layers" : "--global-batch";
-  throw InputError({flag, 0, 0},
-                   fmt::format("found a step of {}{} ops and {:.1f} GiB of memory to run it ({} layers, {} micro-batches), wanted at most "
-                               "{} ops and {} GiB",
-                               size.ops == kMost ? "more than " : "", size.ops,
-                               static_cast<double>(size.bytes) / static_cast<double>(std::int64_t{1} << 30), layers, micro_batches,
-                               kMostGraphOps, kMostGraphBytes >> 30));
+  const bool pipeline = shape.stages > 1;
+  const std::int64_t parts = pipeline ? saturating_product(shape.stages, shape.chunks) : 0;
+  const std::string flag = layers >= std::max(parts, micro_batches) ? "--layers" : parts >= micro_batches ? "--pp" : "--global-batch";
+  const std::string stages = !pipeline          ? ""
+                             : shape.chunks > 1 ? fmt::format("{} stages of {} chunks, ", shape.stages, shape.chunks)
+                                                : fmt::format("{} stages, ", shape.stages);
+  throw InputError(
+      {flag, 0, 0},
+      fmt::format("found a step of {}{} ops and {:.1f} GiB of memory to run it ({} layers, {}{} micro-batches), wanted at most "
+                  "{} ops and {} GiB",
+                  size.ops == kMost ? "more than " : "", size.ops,
+                  static_cast<double>(size.bytes) / static_cast<double>(std::int64_t{1} << 30), layers, stages, micro_batches,
+                  kMostGraphOps, kMostGraphBytes >> 30));
 }
 
 }  // namespace stepsim

@@ -5,6 +5,8 @@
 #include <span>
 
 #include "models/model_spec.h"
+#include "schema/json_tokens.h"
+#include "schema/message_field.h"
 #include "schema/nearest_name.h"
 #include "sim/input_error.h"
 
@@ -18,13 +20,6 @@ namespace {
 
 constexpr int kDeepest = 64;  // nested objects and lists
 
-SourceLocation location_at(const std::string& text, const std::string& file, std::size_t offset) {
-  const std::string_view before = std::string_view(text).substr(0, std::min(offset, text.size()));
-  const std::size_t newline = before.rfind('\n');
-  const std::size_t line_start = newline == std::string_view::npos ? 0 : newline + 1;
-  return {file, static_cast<int>(std::count(before.begin(), before.end(), '\n')) + 1, static_cast<int>(before.size() - line_start) + 1};
-}
-
 // One line of printable ASCII, cut to 60 characters: text of a foreign file inside a message.
 std::string printable(std::string_view text) {
   constexpr std::size_t kLongest = 60;
@@ -32,33 +27,6 @@ std::string printable(std::string_view text) {
   for (const char c : text.substr(0, kLongest)) line += c >= ' ' && c <= '~' ? c : '?';
   return text.size() > kLongest ? line + "..." : line;
 }
-
-// Reads the text and tells how far the parser has come, from which the place of a key follows.
-class CountingIterator {
- public:
-  using iterator_category = std::input_iterator_tag;
-  using value_type = char;
-  using difference_type = std::ptrdiff_t;
-  using pointer = const char*;
-  using reference = const char&;
-
-  CountingIterator(const char* at, const char** furthest) : at_(at), furthest_(furthest) {}
-  reference operator*() const { return *at_; }
-  CountingIterator& operator++() {
-    *furthest_ = ++at_;
-    return *this;
-  }
-  CountingIterator operator++(int) {
-    const CountingIterator before = *this;
-    ++*this;
-    return before;
-  }
-  friend bool operator==(const CountingIterator& a, const CountingIterator& b) { return a.at_ == b.at_; }
-
- private:
-  const char* at_;
-  const char** furthest_;
-};
 
 // The object of the file with the place of each key. A key inside a key is "outer.inner". null counts as not given.
 class ConfigFile {
@@ -107,7 +75,7 @@ class ConfigFile {
   [[noreturn]] void fail(const std::string& key, const std::string& found, const std::string& wanted) const {
     const auto place = offsets_.find(key);
     const std::size_t first = text_.find('{');
-    throw InputError(location_at(text_, file_, place == offsets_.end() ? first : place->second), "found " + found + ", wanted " + wanted);
+    throw InputError(place_at(text_, file_, place == offsets_.end() ? first : place->second), "found " + found + ", wanted " + wanted);
   }
   [[noreturn]] void refuse(const std::string& key, const std::string& wanted) const {
     fail(key, key + " " + printable(value_at(key)->dump(-1, ' ', true)), wanted);
@@ -151,45 +119,41 @@ void ConfigFile::syntax_error(std::size_t bytes_read, const std::string& message
   } else if (reason != std::string::npos && !ended) {
     wanted += " (" + printable(message.substr(reason + 3, message.find(';', reason) - reason - 3)) + ")";
   }
-  throw InputError(location_at(text_, file_, offset), "found " + found + ", wanted " + wanted);
+  throw InputError(place_at(text_, file_, offset), "found " + found + ", wanted " + wanted);
 }
 
 void ConfigFile::read() {
   const std::size_t first = text_.find_first_not_of(" \t\r\n");
   if (first == std::string::npos) throw InputError({file_, 1, 1}, "found an empty file, wanted a Hugging Face config.json");
-  const char* furthest = text_.data();
+  JsonTokens tokens(text_);
   std::string outer;
   std::vector<std::set<std::string>> open;  // keys so far of the objects around the place
   using Event = nlohmann::json::parse_event_t;
   const auto on_event = [&](int depth, Event event, nlohmann::json& parsed) {
-    const auto offset = static_cast<std::size_t>(furthest - text_.data());
+    const std::size_t place = tokens.next(event == Event::value && parsed.is_number());
     if (depth > kDeepest) {
-      throw InputError(location_at(text_, file_, offset), "found more than " + std::to_string(kDeepest) + " nested lists, wanted fewer");
+      throw InputError(place_at(text_, file_, place), "found more than " + std::to_string(kDeepest) + " nested lists, wanted fewer");
     }
     if (event == Event::object_start) open.emplace_back();
     if (event == Event::object_end) open.pop_back();
     if (event != Event::key) return true;
     const std::string& key = parsed.get_ref<const std::string&>();
-    const std::size_t quote = text_.rfind('"', offset < 2 ? 0 : offset - 2);  // the parser stands behind the closing quote
-    const std::size_t place = quote == std::string::npos ? offset : quote;
     if (!open.back().insert(key).second) {
-      throw InputError(location_at(text_, file_, place), "found " + printable(key) + " a second time, wanted each key once");
+      throw InputError(place_at(text_, file_, place), "found " + printable(key) + " a second time, wanted each key once");
     }
     if (depth == 1) outer = key;
     if (depth <= 2) offsets_[depth == 1 ? key : outer + "." + key] = place;
     return true;
   };
   try {
-    const char* end = text_.data() + text_.size();
-    root_ = nlohmann::json::parse(CountingIterator(text_.data(), &furthest), CountingIterator(end, &furthest), on_event);
+    root_ = nlohmann::json::parse(tokens.begin(), tokens.end(), on_event);
   } catch (const nlohmann::json::parse_error& error) {
     syntax_error(error.byte, error.what());
   } catch (const nlohmann::json::exception& error) {  // a number beyond double
-    throw InputError(location_at(text_, file_, static_cast<std::size_t>(furthest - text_.data())),
+    throw InputError(place_at(text_, file_, tokens.taken()),
                      "found a value that cannot be read, wanted valid JSON (" + printable(error.what()) + ")");
   }
-  if (!root_.is_object())
-    throw InputError(location_at(text_, file_, first), std::string("found ") + root_.type_name() + ", wanted an object");
+  if (!root_.is_object()) throw InputError(place_at(text_, file_, first), std::string("found ") + root_.type_name() + ", wanted an object");
 }
 
 // Which key gives which dimension: for reading, and for naming what model_problem finds.

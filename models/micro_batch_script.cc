@@ -1,7 +1,12 @@
 #include "models/micro_batch_script.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
 
+#include "models/host_copies.h"
 #include "models/script_writer.h"
 #include "models/sharded_runs.h"
 #include "sim/check.h"
@@ -27,6 +32,7 @@ struct Unit {
 // Consecutive steps of one unit.
 struct UnitRun {
   std::int32_t unit = 0;
+  std::vector<PlanStep> lead;  // steps of offload before its first op: ahead of what sharding does for the run
   std::vector<PlanStep> steps;
 };
 
@@ -56,10 +62,11 @@ std::vector<bool> weight_gradient_ops(const TemplateStamp& stamp) {
 
 class PlanReplay {
  public:
-  PlanReplay(OpGraphBuilder& builder, const ChunkStamps& stamps, std::span<const UnitResidents> residents, const StepLabels& labels,
-             const ScriptOptions& options)
+  PlanReplay(OpGraphBuilder& builder, const ChunkStamps& stamps, const PlacementPlan& plan, std::span<const UnitResidents> residents,
+             const StepLabels& labels, const ScriptOptions& options)
       : builder_(builder), stamps_(stamps), residents_(residents), labels_(labels), options_(options) {
     add_units();
+    read_moves(plan);
     add_batch();
     add_arrivals();
     if (options.sharding != nullptr) shards_.emplace(*options.sharding, writer_, labels, residents);
@@ -78,6 +85,7 @@ class PlanReplay {
     if (stamps_.head != nullptr) runs.push_back(whole(last_unit(), PlanVerb::kBackward));
     split(plan.backward, runs);
     if (stamps_.embedding != nullptr) runs.push_back(whole(0, PlanVerb::kBackward));
+    if (host_) find_ends_of_backward(runs);
     run_pass(runs, PassKind::kBackward);
   }
 
@@ -92,6 +100,7 @@ class PlanReplay {
 
   MicroBatchScript finish() && {
     MicroBatchScript& script = writer_.script();
+    if (host_) host_->finish();
     if (stamps_.head == nullptr) {
       script.output = output_;
       script.output_op = output_op_;
@@ -154,6 +163,29 @@ class PlanReplay {
     }
   }
 
+  // Before the passes: which storages come in slices.
+  void read_moves(const PlacementPlan& plan) {
+    for (const PlanStep& step : plan.forward) {
+      if (!moves_storage(step.verb)) continue;
+      if (!host_) host_.emplace(builder_, writer_, labels_, options_.offload);
+      if (step.slices > 1) slices_of_[slot_cell(step)] = step.slices;
+    }
+  }
+
+  // Each unit's last backward op that is not put off. The plan runs each of them once.
+  void find_ends_of_backward(const std::vector<UnitRun>& runs) {
+    end_of_backward_.assign(units_.size(), -1);
+    for (const UnitRun& run : runs) {
+      for (const PlanStep& step : run.steps) {
+        if (step.verb != PlanVerb::kBackward) continue;
+        for (std::int32_t op = step.first; op <= step.last; ++op) {
+          const bool later = options_.defers_weight_gradients && deferrable_[at(run.unit)][at(op)];
+          if (!later) end_of_backward_[at(run.unit)] = op;
+        }
+      }
+    }
+  }
+
   // Tensors of the batch that the chunk's templates name.
   void add_batch() {
     std::vector<bool> used(stamps_.batch.size(), false);
@@ -178,10 +210,18 @@ class PlanReplay {
     if (stamps_.embedding == nullptr) {
       const Unit& first = units_.front();
       const SlotIndex slot = first.stamp->table.input;
-      const std::int32_t code = writer_.add_storage(
-          {.size = first.stamp->source->slots[at(slot)].size, .role = {}, .name = {}, .layer = first.layer, .unit = 0, .slot = slot});
-      cells_[first.base[at(OperandPlace::kInput)]] = code;
-      script.input = arrival(code, ScriptWriter::Arrival::kInput);
+      const ScriptStorage storage{
+          .size = first.stamp->source->slots[at(slot)].size, .role = {}, .name = {}, .layer = first.layer, .unit = 0, .slot = slot};
+      const std::size_t place = first.base[at(OperandPlace::kInput)];
+      const auto sliced = slices_of_.find(place);
+      if (sliced != slices_of_.end()) {
+        claim_slices(place, storage, sliced->second);
+      } else {
+        cells_[place] = writer_.add_storage(storage);
+      }
+      const std::vector<std::int32_t> codes = sliced != slices_of_.end() ? sliced_[place] : std::vector<std::int32_t>{cells_[place]};
+      script.input = arrival(codes, ScriptWriter::Arrival::kInput);
+      if (!options_.input_gather) script.input_slices = static_cast<std::int32_t>(codes.size());
     }
     if (stamps_.head != nullptr) return;
     const Unit& last = units_.back();
@@ -192,28 +232,36 @@ class PlanReplay {
                                                    .layer = last.layer,
                                                    .unit = kUnlabelled});
     cells_[last.base[at(OperandPlace::kOutputGradient)]] = code;
-    script.gradient = arrival(code, ScriptWriter::Arrival::kGradient);
+    script.gradient = arrival({code}, ScriptWriter::Arrival::kGradient);
   }
 
-  std::int32_t arrival(std::int32_t code, ScriptWriter::Arrival by) {
-    std::int32_t received = code;
-    if (options_.input_gather) {
-      received = writer_.add_storage({.size = Bytes(writer_.size(code).value / options_.input_gather->ranks),
-                                      .role = labels_.role(Role::kCommunication),
-                                      .name = builder_.label("received part"),
-                                      .unit = kUnlabelled});
-      whole_of_[static_cast<std::size_t>(by)] = code;
+  // Of a storage or its slices: the first that a transfer writes.
+  std::int32_t arrival(const std::vector<std::int32_t>& codes, ScriptWriter::Arrival by) {
+    if (!options_.input_gather) {
+      for (const std::int32_t code : codes) writer_.arrives(code, by);
+      return codes.front();
     }
+    const std::int32_t received = writer_.add_storage({.size = Bytes(size_of(codes).value / options_.input_gather->ranks),
+                                                       .role = labels_.role(Role::kCommunication),
+                                                       .name = builder_.label("received part"),
+                                                       .unit = kUnlabelled});
+    whole_of_[static_cast<std::size_t>(by)] = codes;
     writer_.arrives(received, by);
     return received;
   }
 
+  Bytes size_of(const std::vector<std::int32_t>& codes) const {
+    Bytes sum{};
+    for (const std::int32_t code : codes) sum += writer_.size(code);
+    return sum;
+  }
+
   // The all-gather of a received part.
   void join_parts(ScriptWriter::Arrival by, std::int32_t part, Phase phase) {
-    const std::int32_t whole = whole_of_[static_cast<std::size_t>(by)];
+    const std::vector<std::int32_t>& whole = whole_of_[static_cast<std::size_t>(by)];
     if (!options_.input_gather || part < 0) return;
     Collective work = *options_.input_gather;
-    work.message = writer_.size(whole);
+    work.message = size_of(whole);
     const bool forward = by == ScriptWriter::Arrival::kInput;
     writer_.begin({.work = builder_.work(work),
                    .kind = builder_.label(forward ? "pipeline input all-gather" : "pipeline gradient all-gather",
@@ -223,7 +271,7 @@ class PlanReplay {
                    .queued = true,
                    .layer = -1});
     writer_.read(part, Bytes(0), writer_.size(part));
-    writer_.write(whole, Bytes(0), writer_.size(whole));
+    for (const std::int32_t code : whole) writer_.write(code, Bytes(0), writer_.size(code));
     writer_.end();
   }
 
@@ -232,18 +280,27 @@ class PlanReplay {
   UnitRun whole(std::int32_t unit, PlanVerb verb) const {
     const TemplateStamp& stamp = *units_[at(unit)].stamp;
     const std::size_t ops = (verb == PlanVerb::kForward ? stamp.forward : stamp.backward).size();
-    UnitRun run{.unit = unit, .steps = {}};
+    UnitRun run{.unit = unit, .lead = {}, .steps = {}};
     if (ops > 0) run.steps.push_back({.verb = verb, .layer = 0, .first = 0, .last = static_cast<std::int32_t>(ops) - 1});
     return run;
   }
 
   void split(const std::vector<PlanStep>& steps, std::vector<UnitRun>& runs) const {
     const std::int32_t first_layer = stamps_.embedding != nullptr ? 1 : 0;
+    std::vector<PlanStep> moves;  // since the last step of a unit
     for (const PlanStep& step : steps) {
       const std::int32_t unit = step.layer + first_layer;
-      if (runs.empty() || runs.back().unit != unit) runs.push_back({.unit = unit, .steps = {}});
+      if (moves_storage(step.verb)) {
+        moves.push_back(step);
+        continue;
+      }
+      const bool goes_on = !runs.empty() && runs.back().unit == unit;
+      if (!goes_on) runs.push_back({.unit = unit, .lead = std::exchange(moves, {}), .steps = {}});
+      runs.back().steps.insert(runs.back().steps.end(), moves.begin(), moves.end());
       runs.back().steps.push_back(step);
+      moves.clear();
     }
+    if (!moves.empty()) runs.back().steps.insert(runs.back().steps.end(), moves.begin(), moves.end());
   }
 
   void run_pass(const std::vector<UnitRun>& runs, PassKind pass) {
@@ -257,17 +314,20 @@ class PlanReplay {
     }
     if (shards_) shards_->begin_pass(pass, units_of(runs));
     for (std::size_t index = 0; index < runs.size(); ++index) {
+      for (const PlanStep& step : runs[index].lead) move(step, pass);
       if (pass == PassKind::kForward) {
         script.forward_units.push_back(runs[index].unit);
         script.forward_begins.push_back(writer_.next_op());
       }
+      if (host_ && shards_) host_->flush();  // compute copies weights before the run's first op
       if (shards_) shards_->before_run(index, weights_, gradients_);
-      replay(runs[index]);
+      replay(runs[index], pass);
       script.unit_ends[at(pass)].push_back(writer_.last_compute_op());
       if (shards_) shards_->after_run(index, weights_, gradients_, options_.reduces);
     }
     // schedules.py backward_step: its caller holds the output until it returns.
     if (backward && options_.keeps_output && stamps_.head == nullptr) writer_.hold_by_last(output_);
+    if (host_) host_->flush();
     script.pass_end[at(pass)] = writer_.next_op();
     if (pass != PassKind::kForward) return;
     // The caller holds the batch until its forward pass returns (Megatron-LM forward_step, and every training loop like it).
@@ -286,9 +346,13 @@ class PlanReplay {
     return units;
   }
 
-  void replay(const UnitRun& unit_run) {
+  void replay(const UnitRun& unit_run, PassKind pass) {
     Unit& unit = units_[at(unit_run.unit)];
     for (const PlanStep& step : unit_run.steps) {
+      if (moves_storage(step.verb)) {
+        move(step, pass);
+        continue;
+      }
       if (step.verb == PlanVerb::kDrop) {
         cells_[cell(unit, unit.stamp->roots[at(step.first)])] = kNoCode;
         continue;
@@ -332,30 +396,133 @@ class PlanReplay {
     return cells_[place];
   }
 
-  std::int32_t claim(const Unit& unit, const StampOperand& operand, Phase phase) {
+  void claim(const Unit& unit, const StampOperand& operand, Phase phase) {
     const TemplateStamp& stamp = *unit.stamp;
     const std::size_t place = cell(unit, operand);
     SlotIndex slot = operand.index;
     if (operand.place == OperandPlace::kOutput) slot = stamp.table.output;
     if (operand.place == OperandPlace::kInputGradient) slot = stamp.table.root[at(stamp.source->input_gradient)];
     const bool again = phase == Phase::kRecompute;
-    const std::int32_t code = writer_.add_storage({.size = stamp.source->slots[at(slot)].size,
-                                                   .role = {},
-                                                   .name = {},
-                                                   .layer = unit.layer,
-                                                   .unit = unit.number,
-                                                   .slot = slot,
-                                                   .made_again = again});
-    if (again && cells_[place] != kNoCode) {
-      copies_.emplace_back(place, code);  // not dropped: backward goes on reading the kept one
+    const ScriptStorage storage{.size = stamp.source->slots[at(slot)].size,
+                                .role = {},
+                                .name = {},
+                                .layer = unit.layer,
+                                .unit = unit.number,
+                                .slot = slot,
+                                .made_again = again};
+    const auto sliced = slices_of_.find(place);
+    if (sliced != slices_of_.end() && !again) {
+      claim_slices(place, storage, sliced->second);
+      return;
+    }
+    const std::int32_t code = writer_.add_storage(storage);
+    if (again && (cells_[place] != kNoCode || on_host_.contains(place))) {
+      copies_.emplace_back(place, code);  // not dropped: backward goes on reading the kept one, wherever it is
     } else {
       cells_[place] = code;
     }
-    return code;
+  }
+
+  // The last slice has what a division leaves.
+  void claim_slices(std::size_t place, ScriptStorage storage, std::int32_t count) {
+    const Bytes whole = storage.size;
+    std::vector<std::int32_t>& codes = sliced_[place];
+    codes.clear();
+    storage.size = Bytes(whole.value / count);
+    for (std::int32_t slice = 0; slice < count; ++slice) {
+      if (slice + 1 == count) storage.size = Bytes(whole.value - whole.value / count * (count - 1));
+      codes.push_back(writer_.add_storage(storage));
+    }
+    cells_[place] = codes.front();
+  }
+
+  // The slices of an operand, null where its storage is whole. An op that touches a part of it is taken to touch all slices.
+  const std::vector<std::int32_t>* slices(const Unit& unit, const StampOperand& operand, Phase phase) const {
+    if (sliced_.empty() || at(operand.place) >= kPlacesPerMicroBatch) return nullptr;
+    const std::size_t place = cell(unit, operand);
+    const auto found = sliced_.find(place);
+    if (found == sliced_.end()) return nullptr;
+    const bool fresh = phase == Phase::kRecompute &&
+                       std::any_of(copies_.begin(), copies_.end(), [place](const auto& copy) { return copy.first == place; });
+    return fresh ? nullptr : &found->second;
+  }
+
+  void read(const Unit& unit, const StampOperand& operand, Phase phase) {
+    if (const std::vector<std::int32_t>* codes = slices(unit, operand, phase)) {
+      for (const std::int32_t code : *codes) writer_.read(code, Bytes(0), writer_.size(code));
+    } else {
+      writer_.read(code_of(unit, operand, phase), operand.offset, operand.size);
+    }
+  }
+
+  void write(const Unit& unit, const StampOperand& operand, Phase phase) {
+    if (const std::vector<std::int32_t>* codes = slices(unit, operand, phase)) {
+      for (const std::int32_t code : *codes) writer_.write(code, Bytes(0), writer_.size(code));
+      return;
+    }
+    const std::int32_t code = code_of(unit, operand, phase);
+    // Weights and gradients that live all step belong to the compute stream until they are reduced.
+    STEPSIM_CHECK(code >= 0 || writer_.op().stream == PassStream::kCompute);
+    writer_.write(code, operand.offset, operand.size);
+  }
+
+  void hold(const Unit& unit, const StampOperand& operand, Phase phase) {
+    if (const std::vector<std::int32_t>* codes = slices(unit, operand, phase)) {
+      for (const std::int32_t code : *codes) writer_.hold(code);
+    } else {
+      writer_.hold(code_of(unit, operand, phase));
+    }
+  }
+
+  std::size_t slot_cell(const PlanStep& step) const {
+    const Unit& unit = units_[at(step.layer + (stamps_.embedding != nullptr ? 1 : 0))];
+    return cell(unit, unit.stamp->roots[at(step.first)]);
+  }
+
+  // A step of offload.
+  void move(const PlanStep& step, PassKind pass) {
+    const Unit& unit = units_[at(step.layer + (stamps_.embedding != nullptr ? 1 : 0))];
+    const std::string& name = unit.stamp->source->slots[at(step.first)].name;
+    const std::size_t place = slot_cell(step);
+    const auto sliced = sliced_.find(place);
+    std::int32_t& code = sliced == sliced_.end() ? cells_[place] : sliced->second[static_cast<std::size_t>(step.slice)];
+    std::int32_t& away = away_[{place, step.slice}];
+    switch (step.verb) {
+      case PlanVerb::kCopyOut:
+        STEPSIM_CHECK(code != kNoCode);
+        away = code;
+        host_->copy_out(code, unit.layer, name);
+        return;
+      case PlanVerb::kWaitOut:
+        host_->wait(away, pass == PassKind::kForward ? Phase::kForward : Phase::kBackward, false);
+        return;
+      case PlanVerb::kRelease:
+        host_->wait(away, pass == PassKind::kForward ? Phase::kForward : Phase::kBackward, true);
+        code = kNoCode;
+        on_host_.insert(place);
+        return;
+      case PlanVerb::kReleaseByEvent:
+        host_->release_by_event(away);
+        code = kNoCode;
+        on_host_.insert(place);
+        return;
+      case PlanVerb::kCopyIn:
+        STEPSIM_CHECK(code == kNoCode);
+        on_host_.erase(place);
+        code =
+            host_->copy_in(away, {.size = {}, .role = {}, .name = {}, .layer = unit.layer, .unit = unit.number, .slot = step.first}, name);
+        return;
+      case PlanVerb::kForward:
+      case PlanVerb::kBackward:
+      case PlanVerb::kDrop:
+        break;
+    }
+    check_failed("a step of offload", __FILE__, __LINE__);
   }
 
   void run(const Unit& unit, std::int32_t index, Phase phase) {
     const bool backward = phase == Phase::kBackward;
+    if (host_) host_->flush();
     const StampOp& source = (backward ? unit.stamp->backward : unit.stamp->forward)[at(index)];
     if (backward) copies_.clear();
     const std::int32_t number = writer_.begin({.work = source.work,
@@ -365,18 +532,19 @@ class PlanReplay {
                                                .queued = source.queued,
                                                .layer = unit.layer});
     if (phase == Phase::kForward && !batch_claimed_) claim_batch();
-    for (const StampOperand& operand : source.reads) writer_.read(code_of(unit, operand, phase), operand.offset, operand.size);
+    for (const StampOperand& operand : source.reads) read(unit, operand, phase);
     for (const StampOperand& operand : source.updates) {
-      const std::int32_t code = code_of(unit, operand, phase);
-      writer_.read(code, operand.offset, operand.size);
-      write(code, operand);
+      read(unit, operand, phase);
+      write(unit, operand, phase);
     }
     for (const StampOperand& operand : source.writes) {
-      write(operand.claims ? claim(unit, operand, phase) : code_of(unit, operand, phase), operand);
+      if (operand.claims) claim(unit, operand, phase);
+      write(unit, operand, phase);
     }
-    for (const StampOperand& operand : source.holds) writer_.hold(code_of(unit, operand, phase));
+    for (const StampOperand& operand : source.holds) hold(unit, operand, phase);
     wait_for_listed(unit, source, backward);
     record_run(unit, index, number, phase);
+    if (host_ && backward && !end_of_backward_.empty() && end_of_backward_[at(unit.number)] == index) host_->end_of_backward(unit.layer);
     writer_.end();
     while (backward && next_bucket_ < options_.buckets.size() && complete(options_.buckets[next_bucket_])) {
       reduce(options_.buckets[next_bucket_++]);
@@ -395,12 +563,6 @@ class PlanReplay {
       const std::int32_t code = cells_[batch_base_ + tensor];
       if (code != kNoCode) writer_.write(code, Bytes(0), stamps_.batch[tensor].size);
     }
-  }
-
-  void write(std::int32_t code, const StampOperand& operand) {
-    // Weights and gradients that live all step belong to the compute stream until they are reduced.
-    STEPSIM_CHECK(code >= 0 || writer_.op().stream == PassStream::kCompute);
-    writer_.write(code, operand.offset, operand.size);
   }
 
   void wait_for_listed(const Unit& unit, const StampOp& source, bool backward) {
@@ -437,10 +599,14 @@ class PlanReplay {
     const TemplateStamp* stamp = units_[at(storage.unit)].stamp;
     storage.name = stamp->names[at(storage.slot)];
     const Slot& slot = stamp->source->slots[at(storage.slot)];
+    if (storage.copied_back) {
+      storage.role = labels_.reloaded;
+      return;
+    }
     const bool last = storage.unit == last_unit();
     const bool output = storage.slot == stamp->table.output && !(last && stamps_.head != nullptr);  // the loss goes nowhere
     const bool input = storage.slot == stamp->table.input && slot.kind == SlotKind::kInput;         // received
-    const bool saved = storage.read_by_backward || (storage.read_by_rerun && !storage.made_again);
+    const bool saved = storage.read_by_backward || storage.copied_out || (storage.read_by_rerun && !storage.made_again);
     // A layer's own, or a layer's input; an output that leaves the chunk is no layer's input here.
     const bool inside = output ? !last && units_[at(storage.unit) + 1].layer >= 0 : storage.layer >= 0;
     if (slot.kind == SlotKind::kGradient || storage.slot == root_or_none(stamp->table, stamp->source->input_gradient)) {
@@ -475,8 +641,14 @@ class PlanReplay {
   std::vector<std::int32_t> weights_, gradients_;  // by unit: codes
   std::vector<std::int32_t> cells_;
   std::size_t batch_base_ = 0;
-  std::array<std::int32_t, 3> whole_of_{-1, -1, -1};                    // by Arrival: what its all-gather writes
+  std::array<std::vector<std::int32_t>, 3> whole_of_;                   // by Arrival: what its all-gather writes
   std::vector<std::pair<std::size_t, std::int32_t>> copies_;            // cell and code, of the re-run that goes on
+  std::optional<HostCopies> host_;                                      // none: the plan moves nothing
+  std::map<std::size_t, std::int32_t> slices_of_;                       // by cell: of how many slices its storage will be made
+  std::map<std::size_t, std::vector<std::int32_t>> sliced_;             // by cell: codes of its slices
+  std::map<std::pair<std::size_t, std::int16_t>, std::int32_t> away_;   // by cell and slice: what was copied out
+  std::set<std::size_t> on_host_;                                       // cells of what is to be copied back
+  std::vector<std::int32_t> end_of_backward_;                           // by unit: its last backward op that is not put off
   std::vector<std::int32_t> first_run_, last_forward_, last_backward_;  // script op by unit and op, -1: none yet
   std::vector<std::vector<bool>> deferrable_;                           // by unit: backward ops
   std::vector<std::pair<std::int32_t, std::int32_t>> deferred_ops_;     // unit and op
@@ -504,7 +676,7 @@ MicroBatchScript handed_on(OpGraphBuilder& builder, const TemplateStamp& layer, 
 MicroBatchScript make_script(OpGraphBuilder& builder, const ChunkStamps& stamps, const PlacementPlan& plan,
                              std::span<const UnitResidents> residents, const StepLabels& labels, const ScriptOptions& options) {
   if (stamps.units() == 0) return handed_on(builder, stamps.layer, labels);
-  PlanReplay replay(builder, stamps, residents, labels, options);
+  PlanReplay replay(builder, stamps, plan, residents, labels, options);
   replay.forward(plan);
   replay.backward(plan);
   replay.weight_gradients();

@@ -34,11 +34,14 @@ struct ScriptOp {
   PassStream stream = PassStream::kCompute;
   bool queued = false;                                 // takes the stream's communicator; on the compute stream, the tensor-parallel one
   bool awaits_input = false, awaits_gradient = false;  // waits for the transfer of the chunk's input, of its output's gradient
+  bool after_compute = false;                          // waits for the compute stream as the stage has it so far
+  CopyEngine engine = CopyEngine::kNone;               // a copy's
   std::int32_t layer = -1;
   std::int32_t origin = -1;  // the script op that this one runs again
   // The launch waits for the end of a unit's run of this pass, counted from 0 in the order of the pass; < 0: of earlier passes of the
   // stage, -1 the last one of the pass before. kNoLimit: it does not wait.
   std::int32_t after_unit_run = kNoLimit;
+  std::int32_t launched_after = -1;                                       // a script op whose end the launch waits for; -1: none
   std::uint32_t wait_end = 0, read_end = 0, write_end = 0, hold_end = 0;  // ends of its rows in waits, reads, writes, holds
 };
 
@@ -49,7 +52,9 @@ struct ScriptStorage {
   std::int32_t unit = 0;     // of the chunk: whose slot `slot` is; -1: a tensor of the batch, or none of the template's
   SlotIndex slot = kNoSlot;  // root; of an output, the next unit's input; of the batch, its number
   bool made_again = false, read_by_backward = false, read_by_rerun = false;
-  bool deferred_free = false;  // as Storage's
+  bool copied_out = false, copied_back = false;  // it is on its way to the host; it came from there
+  bool on_host = false, all_step = false;        // in host memory; lives all step
+  bool deferred_free = false;                    // as Storage's
 };
 
 struct MicroBatchScript {
@@ -64,6 +69,7 @@ struct MicroBatchScript {
   std::vector<std::int32_t> forward_units, forward_begins;  // of the forward pass's runs: their units, their first ops
   // What crosses the chunk's ends, where there is a chunk beside it; -1: nothing.
   std::int32_t input = -1, gradient = -1;               // storages that transfers write
+  std::int32_t input_slices = 1;                        // the input and so many behind it in all are one tensor
   std::int32_t output = -1, input_gradient = -1;        // storages that transfers carry away
   std::int32_t output_op = -1, input_gradient_op = -1;  // who writes those last; -1 with an output: the transfer that brings it
 };
@@ -91,6 +97,7 @@ struct ScriptOptions {
   const UnitSharding* sharding = nullptr;   // ZeRO 2 and 3
   std::span<const GradientBucket> buckets;  // reduced beside the backward pass: of the last micro-batch
   bool reduces = true;                      // sharded gradients: whether this micro-batch's backward reduces them
+  OffloadSchedule offload;                  // how the plan's copies are made
 };
 
 // Embedding forward, plan.forward, head forward; head backward, plan.backward, embedding backward. The batch is claimed by the first op.

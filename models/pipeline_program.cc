@@ -1,5 +1,6 @@
 #include "models/pipeline_program.h"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -33,7 +34,9 @@ class PipelineOrder {
   std::int32_t stage_before(std::int32_t stage, const Pass& pass) const;
   std::int32_t first_after_exchange(std::int32_t stage, std::int32_t pass) const;
   void list_pass(std::int32_t stage);
+  void look_at(std::int32_t stage);
   void settle(std::int32_t transfer);  // one of the things that the transfer waits for is there
+  void let_go(std::int32_t stage, std::int32_t pass);
 
   const std::vector<StagePasses>& passes_;
   const std::int32_t chunks_;
@@ -47,6 +50,7 @@ class PipelineOrder {
   std::vector<std::int32_t> sends_;               // by number: the transfer of what the pass makes, -1: none
   std::vector<std::int32_t> posts_, next_post_;   // by number: the first transfer posted after the pass, and behind a transfer the next
   std::vector<std::int32_t> next_;                // by stage: the next pass
+  std::vector<std::int32_t> ready_;               // stages whose next pass waits for nothing: of the next sweep
   std::vector<PipelineItem> items_;
 };
 
@@ -157,31 +161,42 @@ void PipelineOrder::settle(std::int32_t transfer) {
   if (--waits_for_[at(transfer)] > 0) return;
   const PipelineItem& item = transfers_[at(transfer)];
   items_.push_back(item);
-  --held_by_[at(transfer)];
-  if (item.sender_waits >= 0) --held_by_[at(number(item.from_stage, item.sender_waits))];
-  if (item.receiver_waits >= 0) --held_by_[at(number(item.stage, item.receiver_waits))];
+  let_go(item.stage, item.pass);
+  if (item.sender_waits >= 0) let_go(item.from_stage, item.sender_waits);
+  if (item.receiver_waits >= 0) let_go(item.stage, item.receiver_waits);
+}
+
+// A transfer that the pass waited for is there.
+void PipelineOrder::let_go(std::int32_t stage, std::int32_t pass) {
+  if (--held_by_[at(number(stage, pass))] == 0 && next_[at(stage)] == pass) ready_.push_back(stage);
+}
+
+// The stage is ready if it has a next pass that waits for no transfer.
+void PipelineOrder::look_at(std::int32_t stage) {
+  const std::int32_t pass = next_[at(stage)];
+  if (at(pass) < passes_[at(stage)].passes.size() && held_by_[at(number(stage, pass))] == 0) ready_.push_back(stage);
 }
 
 void PipelineOrder::list_pass(std::int32_t stage) {
   const std::int32_t pass = next_[at(stage)]++;
   const std::int32_t listed = number(stage, pass);
   items_.push_back({.stage = stage, .pass = pass});
+  look_at(stage);  // before anything is let go, which looks at the next pass again
   if (sends_[at(listed)] >= 0) settle(sends_[at(listed)]);
   for (std::int32_t transfer = posts_[at(listed)]; transfer >= 0; transfer = next_post_[at(transfer)]) settle(transfer);
 }
 
 // Sweep by sweep, as if every pass took one unit of time and a transfer none: in a sweep each stage runs its next pass if all that it waits
-// for was there before the sweep.
+// for was there before the sweep. A stage gets ready once for each pass: a sweep looks at no other.
 std::vector<PipelineItem> PipelineOrder::items() && {
-  std::vector<std::int32_t> ready;
-  do {
-    ready.clear();
-    for (std::int32_t stage = 0; stage < stages(); ++stage) {
-      const std::int32_t pass = next_[at(stage)];
-      if (at(pass) < passes_[at(stage)].passes.size() && held_by_[at(number(stage, pass))] == 0) ready.push_back(stage);
-    }
-    for (const std::int32_t stage : ready) list_pass(stage);
-  } while (!ready.empty());
+  for (std::int32_t stage = 0; stage < stages(); ++stage) look_at(stage);
+  std::vector<std::int32_t> sweep;
+  while (!ready_.empty()) {
+    sweep.clear();
+    std::swap(sweep, ready_);
+    std::sort(sweep.begin(), sweep.end());
+    for (const std::int32_t stage : sweep) list_pass(stage);
+  }
   for (std::int32_t stage = 0; stage < stages(); ++stage) STEPSIM_CHECK(at(next_[at(stage)]) == passes_[at(stage)].passes.size());
   return std::move(items_);
 }

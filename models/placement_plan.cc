@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
 
+#include "models/offload_plan.h"
 #include "models/recompute_policies.h"
 #include "models/slot_liveness.h"
 #include "models/slot_table.h"
@@ -70,9 +74,11 @@ class PlanCheck {
     const std::size_t ops = step.verb == PlanVerb::kForward    ? layer_.forward.size()
                             : step.verb == PlanVerb::kBackward ? layer_.backward.size()
                                                                : layer_.slots.size();
-    const std::int32_t last = step.verb == PlanVerb::kDrop ? step.first : step.last;
+    const bool of_slot = step.verb == PlanVerb::kDrop || moves_storage(step.verb);
+    const std::int32_t last = of_slot ? step.first : step.last;
     if (step.first < 0 || step.first > last || at(last) >= ops) return fail(fmt::format("range {} to {} of {}", step.first, last, ops));
     if (step.verb == PlanVerb::kDrop) return check_drop(step);
+    if (moves_storage(step.verb)) return check_move(step);
     if (forward_part && (step.verb == PlanVerb::kBackward || step.again)) return fail("a backward op or a re-run in the forward part");
     if (step.verb == PlanVerb::kBackward) end_run();
     for (std::int32_t op = step.first; op <= last && error_.empty(); ++op) {
@@ -88,6 +94,30 @@ class PlanCheck {
     live_.drop(step.layer, step.first);
   }
 
+  // A slot of which one slice is away is away.
+  void check_move(const PlanStep& step) {
+    const std::string& name = layer_.slots[at(step.first)].name;
+    if (step.slices < 1 || step.slice < 0 || step.slice >= step.slices) return fail(fmt::format("slice {} of {}", step.slice, step.slices));
+    if (table_.root[at(step.first)] != step.first) return fail(fmt::format("moves \"{}\", a view", name));
+    const std::tuple slice(step.layer, step.first, step.slice);
+    if (step.verb == PlanVerb::kCopyOut) {
+      if (!live_.live(step.layer, step.first)) return fail(fmt::format("copies out \"{}\", which is not there", name));
+      if (!out_.insert(slice).second) return fail(fmt::format("copies out \"{}\" twice", name));
+      return;
+    }
+    if (!out_.contains(slice)) return fail(fmt::format("waits for, lets go of or copies back \"{}\", which was not copied out", name));
+    if (step.verb == PlanVerb::kWaitOut) return;
+    auto& away = away_[{step.layer, step.first}];
+    if (step.verb == PlanVerb::kCopyIn) {
+      if (away.erase(step.slice) == 0) return fail(fmt::format("copies back \"{}\", which was not let go of", name));
+      if (away.empty()) live_.make(step.layer, step.first);
+      return;
+    }
+    if (!away.insert(step.slice).second) return fail(fmt::format("lets go of \"{}\" twice", name));
+    if (away.size() == 1) live_.drop(step.layer, step.first);
+    written_in_[place(step.layer, step.first)] = 0;
+  }
+
   void check_forward(const PlanStep& step, std::int32_t op) {
     std::vector<bool>::reference ran = forward_ran_[at(step.layer) * layer_.forward.size() + at(op)];
     if (ran != step.again) return fail(ran ? "a second run that is not called a re-run" : "a re-run before the first run");
@@ -96,14 +126,24 @@ class PlanCheck {
     for (const SlotIndex root : table_.forward_needs[at(op)]) {
       const std::vector<std::int32_t>& updaters = table_.updaters[at(root)];
       const bool updates = std::binary_search(updaters.begin(), updaters.end(), op);
-      const bool there = updates ? written_in_[place(step.layer, root)] == run_ : live_.live(step.layer, root);
+      const bool fresh = written_in_[place(step.layer, root)] == run_;
+      const bool there = updates ? fresh : live_.live(step.layer, root) || (fresh && away(step.layer, root));
       if (!there)
         return fail(fmt::format("layer {} \"{}\" needs \"{}\", which is not there", step.layer, name, layer_.slots[at(root)].name));
     }
     for (const SlotIndex root : table_.forward_makes[at(op)]) {
-      live_.make(step.layer, root);
+      if (!away(step.layer, root)) live_.make(step.layer, root);  // else a fresh copy for this run: backward reads what is copied back
       written_in_[place(step.layer, root)] = run_;
+      if (root == table_.output && table_.input != kNoSlot && step.layer + 1 < layers_) {
+        written_in_[place(step.layer + 1, table_.input)] = run_;
+      }
     }
+  }
+
+  bool away(std::int32_t layer, SlotIndex root) const {
+    if (root == table_.output && table_.input != kNoSlot && layer + 1 < layers_) return away(layer + 1, table_.input);
+    const auto found = away_.find({layer, root});
+    return found != away_.end() && !found->second.empty();
   }
 
   void check_backward(std::int32_t layer, std::int32_t op) {
@@ -145,19 +185,22 @@ class PlanCheck {
   SlotTable table_;
   std::int64_t layers_;
   SlotLiveness live_;
-  std::vector<bool> forward_ran_, backward_ran_;  // by layer and op
-  std::int32_t run_ = 1;                          // of forward ops without a backward op between
-  std::vector<std::int32_t> written_in_;          // by layer and root: in which run
-  std::vector<bool> gradient_made_;               // by layer and root
+  std::vector<bool> forward_ran_, backward_ran_;                               // by layer and op
+  std::int32_t run_ = 1;                                                       // of forward ops without a backward op between
+  std::vector<std::int32_t> written_in_;                                       // by layer and root: in which run
+  std::vector<bool> gradient_made_;                                            // by layer and root
+  std::set<std::tuple<std::int32_t, SlotIndex, std::int16_t>> out_;            // layer, root, slice: copied out
+  std::map<std::pair<std::int32_t, SlotIndex>, std::set<std::int16_t>> away_;  // slices let go of
   std::string error_;
 };
 
 }  // namespace
 
-PlacementPolicy chunk_policy(const PlacementPolicy& policy, std::int64_t first_layer, std::int64_t layers) {
+PlacementPolicy chunk_policy(const PlacementPolicy& policy, std::int64_t first_layer, std::int64_t layers, std::int64_t micro_batch) {
   PlacementPolicy own = policy;
   own.rows.clear();
   for (PlacementRow row : policy.rows) {
+    if (micro_batch < row.first_micro_batch || (row.last_micro_batch >= 0 && micro_batch > row.last_micro_batch)) continue;
     row.first_layer = std::max<std::int64_t>(row.first_layer - first_layer, 0);
     row.last_layer = row.last_layer < 0 ? layers - 1 : std::min(row.last_layer - first_layer, layers - 1);
     if (row.first_layer <= row.last_layer) own.rows.push_back(row);
@@ -167,7 +210,10 @@ PlacementPolicy chunk_policy(const PlacementPolicy& policy, std::int64_t first_l
   return own;
 }
 
-PlacementPlan make_plan(const LayerTemplate& layer, std::int64_t layers, const PlacementPolicy& policy, const FrameworkPreset& framework) {
+namespace {
+
+PlacementPlan recompute_plan(const LayerTemplate& layer, std::int64_t layers, const PlacementPolicy& policy,
+                             const FrameworkPreset& framework) {
   STEPSIM_CHECK(layers >= 1);
   if (policy.halving) return halving_plan(layer, layers, framework);
   if (!policy.segment_sizes.empty()) return segment_plan(layer, layers, policy.segment_sizes, framework);
@@ -179,6 +225,13 @@ PlacementPlan make_plan(const LayerTemplate& layer, std::int64_t layers, const P
   return segment_plan(layer, layers,
                       uniform ? uniform_segments(layers, policy.num_layers) : equal_segments(policy.num_layers, policy.num_layers),
                       framework);
+}
+
+}  // namespace
+
+PlacementPlan make_plan(const LayerTemplate& layer, std::int64_t layers, const PlacementPolicy& policy, const FrameworkPreset& framework,
+                        std::int64_t stage) {
+  return with_offload(recompute_plan(layer, layers, policy, framework), layer, layers, policy, stage);
 }
 
 std::string plan_error(const PlacementPlan& plan, const LayerTemplate& layer, std::int64_t layers) {

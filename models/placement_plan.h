@@ -15,13 +15,20 @@ enum class PlanVerb : std::uint8_t {
   kForward,   // run forward ops [first, last] of the layer: the first time forward, later as recompute
   kBackward,  // run backward ops [first, last] of the layer
   kDrop,      // later readers of slot `first` need a re-run (its storage dies with its last reader so far)
+  // Of slot `first`, or of one of its slices: offload. Copies are issued where they stand; compute waits where it stands.
+  kCopyOut,
+  kWaitOut,         // compute waits for the copy out
+  kRelease,         // compute waits for the copy out; then the program lets go of the device storage
+  kReleaseByEvent,  // the program lets go; the memory is free when the copy has ended
+  kCopyIn,          // into a new device storage, which later readers read
 };
 
 struct PlanStep {
   PlanVerb verb = PlanVerb::kForward;
-  std::int32_t layer = 0;            // of the stage, 0-based
-  std::int32_t first = 0, last = 0;  // op indices of the template, both included; kDrop: slot index in `first`
-  bool again = false;                // kForward: a re-run (phase recompute)
+  std::int32_t layer = 0;              // of the stage, 0-based
+  std::int32_t first = 0, last = 0;    // op indices of the template, both included; kDrop and offload: slot index in `first`
+  bool again = false;                  // kForward: a re-run (phase recompute)
+  std::int16_t slice = 0, slices = 1;  // offload: which of how many parts of the storage
 };
 
 // One micro-batch through the stage's layers: forward of all of them, then (after the head) backward of all of them.
@@ -29,14 +36,18 @@ struct PlacementPlan {
   std::vector<PlanStep> forward;   // until the head may run
   std::vector<PlanStep> backward;  // from the head's gradient on
 };
+inline bool moves_storage(PlanVerb verb) { return verb >= PlanVerb::kCopyOut; }
 
 // The policy as it concerns layers [first_layer, first_layer + layers) of a model, numbered from 0: rows cut to them, block's and the
 // segments' counts at most so many. As in Megatron-LM, each model chunk of a pipeline applies the method to its own layers.
-PlacementPolicy chunk_policy(const PlacementPolicy&, std::int64_t first_layer, std::int64_t layers);
+// Rows of other micro-batches than `micro_batch` are left out.
+PlacementPolicy chunk_policy(const PlacementPolicy&, std::int64_t first_layer, std::int64_t layers, std::int64_t micro_batch = 0);
 
-PlacementPlan make_plan(const LayerTemplate&, std::int64_t layers, const PlacementPolicy&, const FrameworkPreset&);
+// `stage`: of the pipeline, for policies that treat stages differently.
+PlacementPlan make_plan(const LayerTemplate&, std::int64_t layers, const PlacementPolicy&, const FrameworkPreset&, std::int64_t stage = 0);
 
-// Every op reads only live slots, every backward op runs exactly once, dropped storages are re-made before use. "" or what is wrong.
+// Every op reads only live slots, every backward op runs exactly once, dropped storages are re-made and released ones copied back before
+// use. "" or what is wrong.
 std::string plan_error(const PlacementPlan&, const LayerTemplate&, std::int64_t layers);
 
 // Forward ops run in all (first runs and re-runs), as a multiple of one forward of all layers.

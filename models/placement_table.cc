@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "models/offload_check.h"
+#include "models/placement_rows.h"
 #include "models/recompute_groups.h"
 #include "models/slot_table.h"
 #include "schema/nearest_name.h"
@@ -108,6 +110,7 @@ void check_rows(const PlacementPolicy& policy, const LayerTemplate& layer, const
     if (row.first_layer < 0 || row.first_layer > last || last >= layers) {
       refuse("--placement", fmt::format("found layers {} to {}, wanted a range within 0 to {}", row.first_layer, last, layers - 1));
     }
+    if (row.action == PlacementAction::kOffload) continue;
     const std::vector<SlotIndex>& roots = row_slots.of(row.module_or_slot);
     if (roots.empty()) check_row_name(row, layer, table);
     if (row.action != PlacementAction::kRecompute) continue;
@@ -127,6 +130,16 @@ void check_rows(const PlacementPolicy& policy, const LayerTemplate& layer, const
 
 }  // namespace
 
+bool PlacementPolicy::offloads() const {
+  return !offload.selection.names.empty() ||
+         std::any_of(rows.begin(), rows.end(), [](const PlacementRow& row) { return row.action == PlacementAction::kOffload; });
+}
+
+bool PlacementPolicy::same_for_all_micro_batches() const {
+  return std::all_of(rows.begin(), rows.end(),
+                     [](const PlacementRow& row) { return row.first_micro_batch == 0 && row.last_micro_batch == -1; });
+}
+
 std::vector<RecomputeModule> recompute_modules() {
   // Megatron-LM@d98e8a64 --recompute-modules and which of them discard outputs: spec/placement_and_memory.md section 1. "act" is the dense
   // model's counterpart of moe_act: the activation's output is made again from the linear layer's.
@@ -144,9 +157,12 @@ std::vector<std::string> check_policy(const PlacementPolicy& policy, const Layer
   if (full && !segmented && (policy.num_layers < 1 || policy.num_layers > layers)) {
     refuse("--recompute-num-layers", fmt::format("found {}, wanted 1 to {} (the layers)", policy.num_layers, layers));
   }
-  if (full && !policy.rows.empty()) refuse("--placement", "found rows with full recompute, wanted --recompute none or selective");
+  if (full && std::any_of(policy.rows.begin(), policy.rows.end(),
+                          [](const PlacementRow& row) { return row.action != PlacementAction::kOffload; })) {
+    refuse("--placement", "found rows with full recompute, wanted --recompute none or selective, or rows that offload");
+  }
   check_rows(policy, layer, table, layers);
-  std::vector<std::string> warnings;
+  std::vector<std::string> warnings = check_offload(policy, layer, table, layers);
   if (policy.granularity != RecomputeGranularity::kSelective) return warnings;
   check_modules(policy, layer);
   const bool core_attention =

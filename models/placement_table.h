@@ -8,15 +8,18 @@
 #include <vector>
 
 #include "models/layer_template.h"
+#include "models/offload_policy.h"
 
 namespace stepsim {
 
-enum class PlacementAction : std::uint8_t { kKeep, kRecompute };  // offload: part 3
+enum class PlacementAction : std::uint8_t { kKeep, kRecompute, kOffload };
 
 struct PlacementRow {
   std::int64_t first_layer = 0, last_layer = -1;  // both included; last -1: the last layer
   std::string module_or_slot;                     // a module name ("core_attn") or a slot name ("qkv output"); "*": every saved slot
   PlacementAction action = PlacementAction::kKeep;
+  std::int64_t first_micro_batch = 0, last_micro_batch = -1;  // likewise
+  std::int32_t slices = 1, of_slices = 1;                     // kOffload: the first `slices` of `of_slices` equal parts
 };
 
 inline constexpr std::int32_t kMostPlacementRows = 1'000'000;  // of one policy; a plan by tensor has layers x saved tensors
@@ -25,7 +28,7 @@ enum class RecomputeGranularity : std::uint8_t { kNone, kFull, kSelective };
 enum class RecomputeMethod : std::uint8_t { kUniform, kBlock };
 
 // The policies of the command line. Exactly one of (granularity, segments, segment_sizes, halving) is in force; rows refine kNone and
-// kSelective.
+// kSelective, rows that offload all of them: what is kept may go to the host meanwhile.
 struct PlacementPolicy {
   RecomputeGranularity granularity = RecomputeGranularity::kNone;
   RecomputeMethod method = RecomputeMethod::kUniform;
@@ -35,7 +38,12 @@ struct PlacementPolicy {
   std::vector<std::int64_t> segment_sizes;  // from the input to the output; must add up to the layers
   bool halving = false;                     // Chen 2016: recursive halving
   std::vector<PlacementRow> rows;
+  OffloadPolicy offload;
+
+  bool offloads() const;  // some tensor may go to the host
+  bool same_for_all_micro_batches() const;
 };
+inline constexpr std::int32_t kMostSlices = 64;
 
 // Names that Megatron-LM gives to --recompute-modules and which of them discard outputs (the rest are ordinary checkpoints of a module).
 struct RecomputeModule {

@@ -1,8 +1,8 @@
 #include "models/recompute_groups.h"
 
 #include <algorithm>
-#include <optional>
 
+#include "models/placement_rows.h"
 #include "sim/check.h"
 
 namespace stepsim {
@@ -31,56 +31,6 @@ bool read_outside(const LayerTemplate& layer, const SlotTable& table, SlotIndex 
 bool is_inner(const SlotTable& table, SlotIndex root) { return root != table.input && root != table.output; }
 
 constexpr std::int32_t kNobody = -1;
-
-// For one root, the last row that says something about it in each layer. Rows come from the last to the first; a layer keeps the first
-// one that comes. Layers that have a row are jumped over, so that a row costs no more than the layers that it is the first to reach.
-class LastRow {
- public:
-  explicit LastRow(std::int64_t layers) : row_(static_cast<std::size_t>(layers), kNobody) {
-    for (std::int64_t layer = 0; layer <= layers; ++layer) open_.push_back(static_cast<std::int32_t>(layer));
-  }
-
-  void add(std::int64_t first, std::int64_t last, std::int32_t row) {
-    const auto end = static_cast<std::int64_t>(row_.size());
-    if (first >= end) return;
-    for (std::int32_t layer = next_open(static_cast<std::int32_t>(first)); layer <= last && layer < end; layer = next_open(layer)) {
-      row_[at(layer)] = row;
-      open_[at(layer)] = layer + 1;
-    }
-  }
-  std::int32_t row(std::int32_t layer) const { return row_[at(layer)]; }
-
- private:
-  std::int32_t next_open(std::int32_t layer) {
-    while (open_[at(layer)] != layer) {
-      open_[at(layer)] = open_[at(open_[at(layer)])];  // halves the way for the next time
-      layer = open_[at(layer)];
-    }
-    return layer;
-  }
-
-  std::vector<std::int32_t> row_;   // by layer
-  std::vector<std::int32_t> open_;  // by layer: itself without a row, else a later one on the way to the next without
-};
-
-// By root; none for roots that no row names. A layer's output is the next one's input: the layer that reads it has it.
-std::vector<std::optional<LastRow>> last_rows(const LayerTemplate& layer, const SlotTable& table, const std::vector<PlacementRow>& rows,
-                                              std::int64_t layers) {
-  RowSlots row_slots(layer, table);
-  std::vector<std::optional<LastRow>> last(layer.slots.size());
-  for (std::size_t index = rows.size(); index-- > 0;) {
-    const PlacementRow& row = rows[index];
-    const std::int64_t end = row.last_layer == -1 ? layers - 1 : row.last_layer;
-    for (const SlotIndex selected : row_slots.of(row.module_or_slot)) {
-      const bool hands_on = selected == table.output;
-      const SlotIndex root = hands_on ? table.input : selected;
-      if (root == kNoSlot) continue;
-      if (!last[at(root)]) last[at(root)].emplace(layers);
-      last[at(root)]->add(row.first_layer + hands_on, end + hands_on, static_cast<std::int32_t>(index));
-    }
-  }
-  return last;
-}
 
 // What a policy's modules drop in every layer alike: a group each, and for every root its group or kNobody.
 struct ModuleGroups {
@@ -154,18 +104,6 @@ std::vector<SlotIndex> slots_of_module(const LayerTemplate& layer, const SlotTab
   return roots;
 }
 
-const std::vector<SlotIndex>& RowSlots::of(const std::string& module_or_slot) {
-  const auto [known, fresh] = known_.try_emplace(module_or_slot);
-  if (!fresh) return known->second;
-  for (SlotIndex root = 0; at(root) < layer_.slots.size(); ++root) {
-    if (table_.root[at(root)] != root || !(table_.saved[at(root)] || root == table_.output)) continue;
-    const Slot& slot = layer_.slots[at(root)];
-    const bool by_group = module_or_slot == "*" || names_module(slot.module, module_or_slot);
-    if (slot.name == module_or_slot || (by_group && is_inner(table_, root))) known->second.push_back(root);
-  }
-  return known->second;
-}
-
 LayerGroups groups_of_layers(const LayerTemplate& layer_template, const SlotTable& table, const PlacementPolicy& policy,
                              const FrameworkPreset& framework, std::int64_t layers) {
   const ModuleGroups of_modules = groups_of_modules(layer_template, table, policy);
@@ -176,15 +114,15 @@ LayerGroups groups_of_layers(const LayerTemplate& layer_template, const SlotTabl
     return groups;
   }
   STEPSIM_CHECK(policy.rows.size() <= at(kMostPlacementRows));
-  const std::vector<std::optional<LastRow>> last = last_rows(layer_template, table, policy.rows, layers);
+  const LastRows last(layer_template, table, policy.rows, layers);
   const auto first_row = static_cast<std::int32_t>(of_modules.groups.size());
   std::map<std::vector<std::int32_t>, std::int32_t> lists;  // by group of each root
   for (std::int32_t layer = 0; layer < layers; ++layer) {
     std::vector<std::int32_t> group_of = of_modules.group_of;
     for (std::size_t root = 0; root < group_of.size(); ++root) {
-      const std::int32_t row = last[root] ? last[root]->row(layer) : kNobody;
-      if (row == kNobody) continue;
-      group_of[root] = policy.rows[at(row)].action == PlacementAction::kKeep ? kNobody : first_row + row;
+      const std::int32_t row = last.row(layer, static_cast<SlotIndex>(root));
+      if (row == LastRows::kNone) continue;
+      group_of[root] = policy.rows[at(row)].action == PlacementAction::kRecompute ? first_row + row : kNobody;
     }
     close_gaps(group_of, first_row);
     const auto [known, fresh] = lists.try_emplace(std::move(group_of), static_cast<std::int32_t>(groups.lists.size()));

@@ -2,7 +2,6 @@
 // the first backward op that reads one of its storages. Knows no order of layers: recompute_policies.cc places the groups.
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -21,19 +20,6 @@ struct RecomputeGroup {
 // Roots that the module's recomputation frees, ascending: for one that discards outputs, its saved outputs; for an ordinary one, what only
 // the module itself saves (an output that a later op reads is kept by that op).
 std::vector<SlotIndex> slots_of_module(const LayerTemplate&, const SlotTable&, const RecomputeModule&);
-
-// Saved roots that a row's name selects in a layer, ascending; without the layer's input and output for "*" and modules. Each name is
-// looked for once: tables have thousands of rows and a few names. The layer and the table outlive this.
-class RowSlots {
- public:
-  RowSlots(const LayerTemplate& layer, const SlotTable& table) : layer_(layer), table_(table) {}
-  const std::vector<SlotIndex>& of(const std::string& module_or_slot);
-
- private:
-  const LayerTemplate& layer_;
-  const SlotTable& table_;
-  std::map<std::string, std::vector<SlotIndex>> known_;
-};
 
 // The groups of every layer under kNone or kSelective with rows; layers with equal groups share a list. Every dropped root of a layer is in
 // exactly one group.

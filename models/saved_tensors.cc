@@ -92,7 +92,9 @@ std::vector<SavedTensor> saved_tensors(const ChunkStamps& stamps, std::int32_t s
     if (place < 0) continue;
     SavedTensor& tensor = tensors[begin[at(storage.unit)] + at(place)];
     tensor.storages.push_back(id);
-    if (!storage.made_again) {
+    if (storage.copied_out) {
+      tensor.placement = "offload";
+    } else if (!storage.made_again && !storage.copied_back && tensor.placement.empty()) {
       tensor.placement = !storage.read_by_backward ? "recompute" : storage.read_by_rerun ? "checkpoint" : "keep";
     }
   }

@@ -65,8 +65,10 @@ void ScriptWriter::hold(std::int32_t code) {
 
 void ScriptWriter::hold_by_last(std::int32_t code) {
   STEPSIM_CHECK(!script_.ops.empty());
-  script_.holds.push_back(StorageId{code});
-  ++script_.ops.back().hold_end;
+  std::size_t last = script_.ops.size() - 1;
+  while (last > 0 && script_.ops[last].stream >= PassStream::kCopy0) --last;
+  script_.holds.insert(script_.holds.begin() + script_.ops[last].hold_end, StorageId{code});
+  for (std::size_t op = last; op < script_.ops.size(); ++op) ++script_.ops[op].hold_end;
 }
 
 // Ops of one stream end in order, so of another stream's ops only the last one needs an edge.

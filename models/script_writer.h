@@ -24,7 +24,7 @@ class ScriptWriter {
   void read(std::int32_t code, Bytes offset, Bytes size);
   void write(std::int32_t code, Bytes offset, Bytes size);
   void hold(std::int32_t code);
-  void hold_by_last(std::int32_t code);  // the op that was ended last holds it too
+  void hold_by_last(std::int32_t code);  // the op that was ended last holds it too; not one of a copy stream, which nobody waits for
   void wait_for(std::int32_t earlier);   // an op of this script; -1: none
   ScriptOp& op() { return op_; }
   void end();
@@ -37,17 +37,18 @@ class ScriptWriter {
 
  private:
   void note_use(std::int32_t code);
+  static constexpr std::array<std::int32_t, kPassStreams> kNobody{-1, -1, -1, -1, -1, -1, -1, -1};
 
   // Who touched a storage last: what an op of another stream waits for.
   struct StorageUse {
     std::int32_t writer = -1;
-    std::array<std::int32_t, kPassStreams> reader{-1, -1, -1, -1};
+    std::array<std::int32_t, kPassStreams> reader = kNobody;
     Arrival arrival = Arrival::kNone;
   };
   std::vector<StorageUse> use_;  // by storage
   std::array<std::array<std::int32_t, kPassStreams>, kPassStreams> waited_{
       // by stream: up to which op of each other one
-      {{-1, -1, -1, -1}, {-1, -1, -1, -1}, {-1, -1, -1, -1}, {-1, -1, -1, -1}}};
+      {kNobody, kNobody, kNobody, kNobody, kNobody, kNobody, kNobody, kNobody}};
   std::array<std::array<bool, 3>, kPassStreams> arrived_{};  // by stream and Arrival
   std::array<std::int32_t, kPassStreams> wanted_{};          // of the op being written
   ScriptOp op_;

@@ -14,12 +14,11 @@ std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
 
 ShardedRuns::ShardedRuns(const UnitSharding& sharding, ScriptWriter& writer, const StepLabels& labels,
                          std::span<const UnitResidents> residents)
-    : sharding_(sharding), writer_(writer), labels_(labels), residents_(residents), gathered_(sharding.units.size(), kNoCode) {}
+    : sharding_(sharding), writer_(writer), labels_(labels), residents_(residents), gathered_(sharding.wraps.size()) {}
 
 void ShardedRuns::begin_pass(PassKind pass, std::vector<std::int32_t> units) {
   pass_ = pass;
   runs_ = std::move(units);
-  asked_.assign(runs_.size(), false);
 }
 
 std::int32_t ShardedRuns::add_storage(Bytes size, Role role, LabelId name, std::int32_t layer) {
@@ -27,137 +26,201 @@ std::int32_t ShardedRuns::add_storage(Bytes size, Role role, LabelId name, std::
       {.size = size, .role = labels_.role(role), .name = name, .layer = layer, .unit = -1, .deferred_free = sharding_.frees_by_event});
 }
 
-std::int32_t ShardedRuns::kernel(std::int32_t number, WorkId work, LabelId kind, PassStream stream, bool queued) {
+std::int32_t ShardedRuns::kernel(const UnitWrap& wrap, WorkId work, LabelId kind, PassStream stream, bool queued) {
   return writer_.begin({.work = work,
                         .kind = kind,
                         .phase = pass_ == PassKind::kForward ? Phase::kForward : Phase::kBackward,
                         .stream = stream,
                         .queued = queued,
-                        .layer = unit(number).layer});
+                        .layer = wrap.layer});
 }
 
-// Cast of the own shard and all-gather, both beside compute. The host waits for the end of the unit run `limit` gathers before: a queue of
+// Cast of the own shards and all-gather, both beside compute. The host waits for the end of the unit run `limit` gathers before: a queue of
 // the last `limit` events, of which each gather takes the oldest (_limiter_utils.py). A prefetched gather comes before its run's
 // predecessor has left its event, so it takes one further back. `now`: the run that is about to be written.
-void ShardedRuns::gather(std::size_t run, std::size_t now, const std::vector<std::int32_t>& weights) {
-  if (asked_[run]) return;
-  asked_[run] = true;
-  const std::int32_t number = runs_[run];
-  const ShardedUnit& sharded = unit(number);
-  if (!sharded.present || weights[at(number)] != kNoCode || gathered_[at(number)] != kNoCode) return;  // still there
-  const LabelId name = sharding_.copies ? sharding_.gathered_name : sharding_.weights_name;
-  const Role role = sharding_.copies ? Role::kCommunication : Role::kWeights;
-  const std::int32_t buffer = add_storage(sharded.weights, role, name, sharded.layer);
-  gathered_[at(number)] = buffer;
-  const StorageId shard = residents_[at(number)].master.valid() ? residents_[at(number)].master : residents_[at(number)].weights;
-  kernel(number, sharded.cast_shard, sharding_.cast_shard, PassStream::kGather, false);
+void ShardedRuns::gather(std::int32_t number, std::size_t now, const std::vector<std::int32_t>& weights) {
+  const UnitWrap& wrapped = wrap(number);
+  std::vector<std::int32_t>& buffers = gathered_[at(number)];
+  if (wrapped.units.empty() || weights[at(wrapped.units.front())] != kNoCode || !buffers.empty()) return;  // still there
+  if (sharding_.copies) {
+    buffers.push_back(add_storage(wrapped.weights, Role::kCommunication, sharding_.gathered_name, wrapped.layer));
+  } else {
+    for (const std::int32_t each : wrapped.units) {
+      buffers.push_back(add_storage(unit(each).weights, Role::kWeights, sharding_.weights_name, wrapped.layer));
+    }
+  }
+  kernel(wrapped, wrapped.cast_shard, sharding_.cast_shard, PassStream::kGather, false);
   if (sharding_.limit > 0) writer_.op().after_unit_run = static_cast<std::int32_t>(now) - sharding_.limit;
-  if (sharding_.copies) writer_.wait_for(last_copy_out_);  // the buffer before this one is free
-  writer_.read(~shard.index, Bytes(0), sharded.shard);
-  writer_.write(buffer, Bytes(0), sharded.weights);
+  if (sharding_.copies) writer_.wait_for(freed_by_);  // of the buffers before this one, those that were let go of are free
+  for (const std::int32_t each : wrapped.units) {
+    const UnitResidents& resident = residents_[at(each)];
+    const StorageId shard = resident.master.valid() ? resident.master : resident.weights;
+    writer_.read(~shard.index, Bytes(0), unit(each).shard);
+  }
+  for (const std::int32_t buffer : buffers) writer_.write(buffer, Bytes(0), writer_.size(buffer));
   writer_.end();
-  kernel(number, sharded.gather, sharding_.gather, PassStream::kGather, true);
-  writer_.read(buffer, Bytes(0), sharded.weights);
-  writer_.write(buffer, Bytes(0), sharded.weights);
+  kernel(wrapped, wrapped.gather, sharding_.gather, PassStream::kGather, true);
+  for (const std::int32_t buffer : buffers) {
+    writer_.read(buffer, Bytes(0), writer_.size(buffer));
+    writer_.write(buffer, Bytes(0), writer_.size(buffer));
+  }
   writer_.end();
 }
 
 void ShardedRuns::copy_out(std::int32_t number, std::vector<std::int32_t>& weights) {
-  const std::int32_t buffer = std::exchange(gathered_[at(number)], kNoCode);
-  if (buffer == kNoCode) return;
+  const UnitWrap& wrapped = wrap(number);
+  const std::vector<std::int32_t> buffers = std::exchange(gathered_[at(number)], {});
+  if (buffers.empty()) return;
   if (!sharding_.copies) {
-    weights[at(number)] = buffer;
+    for (std::size_t index = 0; index < buffers.size(); ++index) weights[at(wrapped.units[index])] = buffers[index];
     return;
   }
-  const ShardedUnit& sharded = unit(number);
-  weights[at(number)] = add_storage(sharded.weights, Role::kWeights, sharding_.weights_name, sharded.layer);
-  last_copy_out_ = kernel(number, sharded.copy_out, sharding_.copy_out, PassStream::kCompute, false);
-  writer_.read(buffer, Bytes(0), sharded.weights);
-  writer_.write(weights[at(number)], Bytes(0), sharded.weights);
+  // In forward the buffer before is let go of when this one is about to be copied out of, so that gathers overlap (_fsdp_param_group.py
+  // wait_for_unshard, all_gather_state).
+  if (copied_out_ >= 0) {
+    let_go(std::exchange(copied_out_, -1));
+    freed_by_ = last_copy_out_;
+  }
+  copy_table(wrapped);
+  last_copy_out_ = kernel(wrapped, wrapped.copy_out, sharding_.copy_out, PassStream::kCompute, false);
+  writer_.read(buffers.front(), Bytes(0), wrapped.weights);
+  if (pass_ == PassKind::kForward) {
+    copied_out_ = buffers.front();
+  } else {
+    freed_by_ = last_copy_out_;
+  }
+  for (const std::int32_t each : wrapped.units) {
+    weights[at(each)] = add_storage(unit(each).weights, Role::kWeights, sharding_.weights_name, wrapped.layer);
+    writer_.write(weights[at(each)], Bytes(0), unit(each).weights);
+  }
+  writer_.end();
+}
+
+// With compute's last op, or behind it where the last op is another stream's.
+void ShardedRuns::let_go(std::int32_t code) {
+  if (writer_.last_compute_op() + 1 == writer_.next_op()) {
+    writer_.hold_by_last(code);
+    return;
+  }
+  const Phase phase = pass_ == PassKind::kForward ? Phase::kForward : Phase::kBackward;
+  writer_.begin({.work = sharding_.marker, .kind = sharding_.freed, .phase = phase, .stream = PassStream::kCompute, .layer = -1});
+  writer_.hold(code);
+  writer_.end();
+}
+
+// On compute's stream and the engine of all copies to the device: it queues behind what is on its way there.
+void ShardedRuns::copy_table(const UnitWrap& wrapped) {
+  if (!sharding_.tables) return;
+  kernel(wrapped, sharding_.table_copy, sharding_.table, PassStream::kCompute, false);
+  writer_.op().engine = CopyEngine::kIn;
   writer_.end();
 }
 
 void ShardedRuns::before_run(std::size_t run, std::vector<std::int32_t>& weights, std::vector<std::int32_t>& gradients) {
-  const std::int32_t number = runs_[run];
+  const ShardedUnit& running = unit(runs_[run]);
   const bool backward = pass_ == PassKind::kBackward;
   if (sharding_.weights) {
-    for (std::size_t later = 0; run == 0 && later < runs_.size(); ++later) {  // the root comes first, whole
-      if (!unit(runs_[later]).root) continue;
-      gather(later, run, weights);
-      copy_out(runs_[later], weights);
+    for (std::size_t each = 0; run == 0 && each < sharding_.wraps.size(); ++each) {  // the root comes first, whole
+      const auto number = static_cast<std::int32_t>(each);
+      if (!wrap(number).root) continue;
+      gather(number, run, weights);
+      copy_out(number, weights);
     }
-    gather(run, run, weights);
-    copy_out(number, weights);
+    gather(running.wrap, run, weights);
+    copy_out(running.wrap, weights);
     const bool prefetch = backward ? sharding_.prefetch_backward : sharding_.prefetch_forward;
-    if (prefetch && run + 1 < runs_.size()) gather(run + 1, run, weights);
+    if (prefetch && run + 1 < runs_.size()) gather(wrap_of_run(run + 1), run, weights);
   }
+  if (!backward && !running.makes_gradients_in_forward) return;
   // Where gradients accumulate unsharded over the micro-batches, their place lives all step.
-  for (const std::int32_t each : {number, unit(number).tied}) {
-    if (!backward || each < 0 || !unit(each).present || gradients[at(each)] != kNoCode) continue;
+  for (const std::int32_t each : {runs_[run], running.tied}) {
+    if (each < 0 || !unit(each).present || gradients[at(each)] != kNoCode) continue;
     gradients[at(each)] = add_storage(unit(each).gradients, Role::kGradients, sharding_.gradients_name, unit(each).layer);
   }
 }
 
 void ShardedRuns::after_run(std::size_t run, std::vector<std::int32_t>& weights, const std::vector<std::int32_t>& gradients, bool reduces) {
-  const std::int32_t number = runs_[run];
+  const bool last = run + 1 == runs_.size();
   bool comes_again = false;
-  for (std::size_t later = run + 1; later < runs_.size(); ++later) comes_again = comes_again || runs_[later] == number;
-  std::vector<std::int32_t> done;
-  if (!unit(number).root) done.push_back(number);
-  for (std::size_t each = 0; run + 1 == runs_.size() && each < runs_.size(); ++each) {  // the root goes last
-    if (unit(runs_[each]).root) done.push_back(runs_[each]);
+  for (std::size_t later = run + 1; later < runs_.size(); ++later) comes_again = comes_again || runs_[later] == runs_[run];
+  std::vector<const UnitWrap*> done;
+  if (const UnitWrap& own = wrap(wrap_of_run(run)); !own.root) done.push_back(&own);
+  for (const UnitWrap& each : sharding_.wraps) {
+    if (last && each.root) done.push_back(&each);  // the root goes last
   }
-  for (const std::int32_t each : done) free_weights(each, weights);
+  for (const UnitWrap* each : done) free_weights(*each, weights);
   if (pass_ != PassKind::kBackward || comes_again || !reduces) return;
-  for (const std::int32_t each : done) {
-    if (unit(each).present) reduce(each, gradients[at(each)]);
+  for (const UnitWrap* each : done) {
+    if (!each->units.empty()) reduce(*each, gradients);
   }
+  if (last) wait_for_reductions();
 }
 
 // The hook that frees them runs behind the unit's last op (the root's: the pass's), whichever op read them last.
-void ShardedRuns::free_weights(std::int32_t number, std::vector<std::int32_t>& weights) {
-  const ShardedUnit& sharded = unit(number);
-  if (!sharded.present || !sharding_.weights || (pass_ != PassKind::kBackward && !sharded.reshards)) return;
-  if (weights[at(number)] != kNoCode) writer_.hold_by_last(weights[at(number)]);
-  weights[at(number)] = kNoCode;
+void ShardedRuns::free_weights(const UnitWrap& wrapped, std::vector<std::int32_t>& weights) {
+  if (!sharding_.weights || (pass_ != PassKind::kBackward && !wrapped.reshards)) return;
+  for (const std::int32_t each : wrapped.units) {
+    if (weights[at(each)] != kNoCode) let_go(weights[at(each)]);
+    weights[at(each)] = kNoCode;
+  }
 }
 
-// The gradients of a unit into the shard: a copy into the buffer that is reduced, where there is one, then beside compute the
-// reduce-scatter, the sum over replicas and the addition to what earlier micro-batches left.
-void ShardedRuns::reduce(std::int32_t number, std::int32_t gradients) {
-  const ShardedUnit& sharded = unit(number);
+// The buffer that is reduced, made of the gradients. FSDP2 lets go of the one before and lets compute wait for its reduce-scatter, then
+// makes the next (_fsdp_param_group.py post_backward): hence the hold by the op before the copy. FSDP1 casts on the stream of the
+// reductions, where each frees its own (_runtime_utils.py _post_backward_hook).
+std::int32_t ShardedRuns::reduce_input(const UnitWrap& wrapped, const std::vector<std::int32_t>& gradients) {
   const std::int32_t last = writer_.last_compute_op();
-  std::int32_t input = gradients;
-  if (sharding_.casts) {
-    input = add_storage(sharded.reduce_input, Role::kCommunication, sharding_.reduce_input_name, sharded.layer);
-    // FSDP2 copies on the compute stream, FSDP1 casts on that of the reductions (_runtime_utils.py _post_backward_hook).
-    const PassStream stream = sharding_.copies ? PassStream::kCompute : PassStream::kReduce;
-    kernel(number, sharded.reduce_copy, sharding_.reduce_copy, stream, false);
-    writer_.read(gradients, Bytes(0), sharded.gradients);
-    writer_.write(input, Bytes(0), sharded.reduce_input);
-    writer_.wait_for(last);
-    const std::int32_t before = std::exchange(reduce_input_, input);
-    if (sharding_.copies && before >= 0) writer_.hold(before);  // _fsdp_param_group.py: until the next reduction is on its way
-    writer_.end();
+  if (reduce_input_ >= 0) let_go(reduce_input_);
+  copy_table(wrapped);
+  const std::int32_t input = add_storage(wrapped.reduce_input, Role::kCommunication, sharding_.reduce_input_name, wrapped.layer);
+  const PassStream stream = sharding_.copies ? PassStream::kCompute : PassStream::kReduce;
+  kernel(wrapped, wrapped.reduce_copy, sharding_.reduce_copy, stream, false);
+  for (const std::int32_t each : wrapped.units) writer_.read(gradients[at(each)], Bytes(0), unit(each).gradients);
+  writer_.write(input, Bytes(0), wrapped.reduce_input);
+  writer_.wait_for(last);
+  if (sharding_.copies) {
+    writer_.wait_for(last_scatter_);
+    reduce_input_ = input;
   }
-  const StorageId shard = residents_[at(number)].gradients;
-  const std::int32_t output =
-      sharding_.adds ? add_storage(sharded.reduced_shard, Role::kGradients, sharding_.reduced_name, sharded.layer) : ~shard.index;
-  kernel(number, sharded.reduce_scatter, sharding_.reduce_scatter, PassStream::kReduce, true);
-  writer_.read(input, Bytes(0), sharding_.casts ? sharded.reduce_input : sharded.gradients);
-  writer_.write(output, Bytes(0), sharded.reduced_shard);
-  writer_.wait_for(writer_.last_compute_op());
   writer_.end();
-  if (sharding_.has_replicas) {
-    kernel(number, sharded.replicas, sharding_.replicas, PassStream::kReduce, true);
-    writer_.read(output, Bytes(0), sharded.reduced_shard);
-    writer_.write(output, Bytes(0), sharded.reduced_shard);
-    writer_.end();
+  return input;
+}
+
+// The gradients of a wrap into its units' shards: a copy into the buffer that is reduced, where there is one, then beside compute the
+// reduce-scatter, the sum over replicas and the addition to what earlier micro-batches left.
+void ShardedRuns::reduce(const UnitWrap& wrapped, const std::vector<std::int32_t>& gradients) {
+  std::vector<Tensor> inputs, shards, outputs;  // storages are codes
+  for (const std::int32_t each : wrapped.units) {
+    inputs.push_back({StorageId{gradients[at(each)]}, Bytes(0), unit(each).gradients});
+    shards.push_back({StorageId{~residents_[at(each)].gradients.index}, Bytes(0), unit(each).reduced_shard});
   }
-  if (!sharding_.adds) return;
-  kernel(number, sharded.add, sharding_.add, PassStream::kReduce, false);
-  writer_.read(output, Bytes(0), sharded.reduced_shard);
-  writer_.write(~shard.index, Bytes(0), sharded.reduced_shard);
+  if (sharding_.casts) inputs = {{StorageId{reduce_input(wrapped, gradients)}, Bytes(0), wrapped.reduce_input}};
+  outputs = shards;
+  if (sharding_.adds) {
+    const std::int32_t sum = add_storage(wrapped.reduced_shard, Role::kGradients, sharding_.reduced_name, wrapped.layer);
+    outputs = {{StorageId{sum}, Bytes(0), wrapped.reduced_shard}};
+  }
+  const auto write = [&](WorkId work, LabelId kind, bool queued, const std::vector<Tensor>& from, const std::vector<Tensor>& to) {
+    last_reduction_ = kernel(wrapped, work, kind, PassStream::kReduce, queued);
+    for (const Tensor& tensor : from) writer_.read(tensor.storage.index, tensor.offset, tensor.size);
+    for (const Tensor& tensor : to) writer_.write(tensor.storage.index, tensor.offset, tensor.size);
+    writer_.wait_for(writer_.last_compute_op());
+    writer_.end();
+  };
+  write(wrapped.reduce_scatter, sharding_.reduce_scatter, true, inputs, outputs);
+  last_scatter_ = last_reduction_;
+  if (sharding_.has_replicas) write(wrapped.replicas, sharding_.replicas, true, outputs, outputs);
+  if (sharding_.adds) write(wrapped.add, sharding_.add, false, outputs, shards);
+}
+
+// Compute goes on when the pass's gradients are reduced (_fsdp_state.py _root_post_backward_final_callback, _runtime_utils.py
+// _post_backward_final_callback); FSDP2 lets go of the last buffer.
+void ShardedRuns::wait_for_reductions() {
+  if (last_reduction_ < 0) return;
+  writer_.begin(
+      {.work = sharding_.marker, .kind = sharding_.reduced, .phase = Phase::kBackward, .stream = PassStream::kCompute, .layer = -1});
+  writer_.wait_for(last_reduction_);
+  if (const std::int32_t input = std::exchange(reduce_input_, -1); input >= 0) writer_.hold(input);
   writer_.end();
 }
 

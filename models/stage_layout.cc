@@ -180,6 +180,10 @@ void LayoutReader::check_ends(const Sequence& all) const {
 
 // Of a stage that has no layers of its own given: what is left, shared evenly.
 std::int64_t even_share(std::int64_t layers, std::int32_t stages, const StageSplit& split) {
+  for (const auto& [given, flag] : {std::pair(split.first_stage_layers, "--set parallel.first_stage_layers"),
+                                    std::pair(split.last_stage_layers, "--set parallel.last_stage_layers")}) {
+    if (given != 0 && stages == 1) refuse(flag, std::to_string(given) + " with --pp 1", "--pp 2 or more, whose stages share the layers");
+  }
   std::int64_t left = layers, sharing = stages;
   const auto take = [&](std::int64_t given, const char* flag) {
     if (given == 0) return;
@@ -188,8 +192,6 @@ std::int64_t even_share(std::int64_t layers, std::int32_t stages, const StageSpl
     --sharing;
   };
   take(split.first_stage_layers, "--set parallel.first_stage_layers");
-  const bool alone = stages == 1 && split.first_stage_layers != 0;  // the first stage is the last
-  if (alone && split.last_stage_layers != 0) refuse("--set parallel.last_stage_layers", "it with one stage", "two stages or more");
   take(split.last_stage_layers, "--set parallel.last_stage_layers");
   if (sharing == 0 ? left == 0 : left >= sharing && left % sharing == 0) return sharing == 0 ? 0 : left / sharing;
   const std::string wanted = sharing == 0

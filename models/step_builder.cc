@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "models/data_parallel.h"
 #include "models/graph_limit.h"
@@ -73,6 +74,24 @@ void check_reduce_dtype(const StepRequest& request) {
                                dtype_name(found), dtype_name(wanted)));
 }
 
+void check_micro_batches(const PlacementPolicy& policy, std::int64_t micro_batches) {
+  constexpr std::size_t kMostRanges = 1024;  // each has a script of its own
+  std::set<std::int64_t> begins;
+  for (const PlacementRow& row : policy.rows) {
+    const std::int64_t last = row.last_micro_batch < 0 ? micro_batches - 1 : row.last_micro_batch;
+    if (row.first_micro_batch < 0 || row.first_micro_batch > last || last >= micro_batches) {
+      throw InputError({"--placement"}, fmt::format("found micro-batches {} to {}, wanted a range within 0 to {}", row.first_micro_batch,
+                                                    last, micro_batches - 1));
+    }
+    begins.insert(row.first_micro_batch);
+    begins.insert(last + 1);
+  }
+  if (begins.size() > kMostRanges) {
+    throw InputError({"--placement"}, fmt::format("found {} ranges of micro-batches with a placement of their own, wanted at most {}",
+                                                  begins.size(), kMostRanges));
+  }
+}
+
 // The builder of one step: what its parts share.
 class StepWriter {
  public:
@@ -81,7 +100,7 @@ class StepWriter {
 
   BuiltStep write(BuiltStep built) && {
     stages_ = built.stages;
-    frame_ = add_step_frame(builder_, parallel_, request_.framework);
+    frame_ = add_step_frame(builder_, parallel_, request_.framework, request_.placement);
     make_stamps();
     make_chunks();
     add_unit_residents(built);
@@ -101,6 +120,7 @@ class StepWriter {
     list_saved(stamper, built);
     built.phases = phase_meaning();
     built.saved_roles = {frame_.labels.saved, frame_.labels.saved_again};
+    if (frame_.labels.reloaded.valid()) built.saved_roles.push_back(frame_.labels.reloaded);
     built.phase_labels.assign(frame_.labels.phases.begin(), frame_.labels.phases.end());
     built.not_modelled = not_modelled(request_);
     built.graph = std::move(builder_).build();
@@ -189,25 +209,52 @@ class StepWriter {
   ChunkScripts chunk_scripts(std::size_t stage, std::size_t chunk) {
     const ChunkStamps& stamps = chunks_[stage][chunk];
     const std::span<const UnitResidents> residents = residents_of(stage, chunk);
-    const PlacementPolicy policy = chunk_policy(request_.placement, stamps.first_layer, stamps.layers);
-    const PlacementPlan plan =
-        stamps.layers == 0 ? PlacementPlan{} : make_plan(templates_.layer, stamps.layers, policy, request_.framework);
     const std::optional<UnitSharding> sharding =
         unit_sharding(builder_, stamps, residents, parallel_, request_.framework, residents_.bytes, micro_batches_);
     ScriptOptions options{.defers_weight_gradients = parallel_.schedule == PipelineKind::kZbH1 && parallel_.pipeline > 1,
                           .keeps_output = !*parallel_.deallocate_outputs,
                           .input_gather = input_gather(),
                           .sharding = sharding ? &*sharding : nullptr,
-                          .buckets = {}};
-    options.reduces = *parallel_.reduce_every_micro_batch;
-    const auto make = [&] { return make_script(builder_, stamps, plan, residents, frame_.labels, options); };
-    ChunkScripts scripts{.usual = make(), .last = {}};
+                          .buckets = {},
+                          .reduces = *parallel_.reduce_every_micro_batch,
+                          .offload = request_.placement.offload.schedule};
+    ChunkScripts scripts;
+    scripts.script_of.resize(static_cast<std::size_t>(micro_batches_));
+    const auto add = [&](std::int32_t begin, std::int32_t end) {
+      const PlacementPolicy policy = chunk_policy(request_.placement, stamps.first_layer, stamps.layers, begin);
+      const PlacementPlan plan =
+          stamps.layers == 0 ? PlacementPlan{}
+                             : make_plan(templates_.layer, stamps.layers, policy, request_.framework, static_cast<std::int64_t>(stage));
+      std::fill(scripts.script_of.begin() + begin, scripts.script_of.begin() + end, static_cast<std::int32_t>(scripts.scripts.size()));
+      scripts.scripts.push_back(make_script(builder_, stamps, plan, residents, frame_.labels, options));
+    };
     const bool reduces_last = reduces_whole_gradients() && *parallel_.overlap_gradient_reduce;
-    if (!reduces_last && (!sharding || options.reduces)) return scripts;
+    const bool last_differs = reduces_last || (sharding && !options.reduces);
+    const std::vector<std::int32_t> begins = placement_begins();
+    for (std::size_t range = 0; range < begins.size(); ++range) {
+      const bool last = range + 1 == begins.size();
+      const std::int32_t end = last ? micro_batches_ - last_differs : begins[range + 1];
+      if (begins[range] < end) add(begins[range], end);
+    }
+    if (!last_differs) return scripts;
     if (reduces_last) options.buckets = buckets_[stage][chunk];
     options.reduces = true;
-    scripts.last = make();
+    add(micro_batches_ - 1, micro_batches_);
     return scripts;
+  }
+
+  // First micro-batches of ranges with one placement each.
+  std::vector<std::int32_t> placement_begins() const {
+    std::set<std::int64_t> begins{0};
+    for (const PlacementRow& row : request_.placement.rows) {
+      begins.insert(row.first_micro_batch);
+      if (row.last_micro_batch >= 0) begins.insert(row.last_micro_batch + 1);
+    }
+    std::vector<std::int32_t> inside;
+    for (const std::int64_t begin : begins) {
+      if (begin < micro_batches_) inside.push_back(static_cast<std::int32_t>(begin));
+    }
+    return inside;
   }
 
   // Without sequence parallelism every tensor-parallel rank holds the whole activations: each sends its part.
@@ -222,8 +269,8 @@ class StepWriter {
     for (const std::vector<ChunkScripts>& chunks : scripts_) {
       for (const ChunkScripts& scripts : chunks) {
         constexpr std::size_t kTransferOps = 4;  // two transfers and what frees what they sent
-        ops += static_cast<std::size_t>(micro_batches_) * (scripts.usual.ops.size() + kTransferOps);
-        storages += static_cast<std::size_t>(micro_batches_) * scripts.usual.storages.size();
+        ops += static_cast<std::size_t>(micro_batches_) * (scripts.of(0).ops.size() + kTransferOps);
+        storages += static_cast<std::size_t>(micro_batches_) * scripts.of(0).storages.size();
       }
     }
     for (const std::vector<UnitResidents>& stage : residents_.stages) units += stage.size();
@@ -283,8 +330,7 @@ class StepWriter {
     for (std::int32_t chunk = 0; chunk < stages_.chunks; ++chunk) {
       for (std::int32_t stage = 0; stage < stages_.stages; ++stage) {
         const auto s = static_cast<std::size_t>(stage), c = static_cast<std::size_t>(chunk);
-        const ChunkScripts& scripts = scripts_[s][c];
-        const MicroBatchScript& script = scripts.last && micro_batches_ == 1 ? *scripts.last : scripts.usual;
+        const MicroBatchScript& script = scripts_[s][c].of(0);
         std::vector<SavedTensor> saved =
             saved_tensors(chunks_[s][c], stage, request_.model.layers, script, stamper.first_storage(stage, chunk));
         std::move(saved.begin(), saved.end(), std::back_inserter(built.saved));
@@ -318,18 +364,18 @@ BuiltStep build_step(const StepRequest& given, const StepTemplates& templates) {
   STEPSIM_CHECK(together >= 1);
   STEPSIM_CHECK(request.training.global_batch % together == 0);
   const std::int64_t micro_batches = request.training.global_batch / together;
-  check_graph_size(least_graph_size(templates.layer, layers, micro_batches), layers, micro_batches);
+  const PipelineShape shape{request.parallel.pipeline, request.parallel.virtual_stages};
+  const GraphSize pipeline = pipeline_size(templates.layer, shape, micro_batches);
+  check_graph_size(least_graph_size(templates.layer, layers, micro_batches) + pipeline, layers, shape, micro_batches);
   BuiltStep built;
   built.stages = stage_layout(layers, request.parallel.pipeline, request.parallel.virtual_stages, request.parallel.split);
   built.warnings = check_policy(request.placement, templates.layer, layers, request.training.attention);
   check_segments(request.placement, built.stages);
   check_reduce_dtype(request);
-  if (request.training.loss == LossKind::kChunked && request.parallel.zero >= 2 && request.parallel.data > 1) {
-    throw InputError({"--loss"}, "found chunked with sharded gradients (--zero 2 and 3), wanted plain or fused: not built yet");
-  }
   warn_of_missing_kernels(request.training, built.warnings);
-  const PlacementPlan whole = make_plan(templates.layer, layers, request.placement, request.framework);
-  check_graph_size(graph_size(templates.layer, whole, layers, micro_batches), layers, micro_batches);
+  check_micro_batches(request.placement, micro_batches);
+  const PlacementPlan whole = make_plan(templates.layer, layers, chunk_policy(request.placement, 0, layers), request.framework);
+  check_graph_size(graph_size(templates.layer, whole, layers, micro_batches) + pipeline, layers, shape, micro_batches);
   return StepWriter(request, templates, micro_batches).write(std::move(built));
 }
 

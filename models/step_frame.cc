@@ -1,5 +1,7 @@
 #include "models/step_frame.h"
 
+#include <string>
+
 namespace stepsim {
 
 namespace {
@@ -34,9 +36,30 @@ void add_transfer_streams(OpGraphBuilder& builder, StageFrame& stage, PointToPoi
   stage.model_parallel = add(kModelParallelStream);
 }
 
+void add_engines(OpGraphBuilder& builder, StageFrame& stage, std::int32_t engines) {
+  for (std::size_t i = 0; i < 2; ++i) {
+    const bool shared = i > 0 && engines == 1;
+    stage.engines[i] = shared ? stage.engines[0] : builder.add_queue({.device = stage.device, .kind = builder.label(kCopyEngines[i])});
+  }
+}
+
+void add_copies(OpGraphBuilder& builder, StageFrame& stage, std::int32_t index, const OffloadSchedule& schedule) {
+  constexpr std::array<std::string_view, 2> kBothWays = {kCopyOutStream, kCopyInStream};
+  for (std::int32_t i = 0; i < schedule.streams; ++i) {
+    const std::string name = schedule.streams == 2   ? std::string(kBothWays[static_cast<std::size_t>(i)])
+                             : schedule.streams == 1 ? "copies"
+                                                     : "copies " + std::to_string(i);
+    stage.streams[static_cast<std::size_t>(PassStream::kCopy0) + static_cast<std::size_t>(i)] =
+        builder.add_stream({.device = stage.device, .kind = builder.label(name)});
+  }
+  if (!schedule.pool_never_shrinks) return;
+  stage.host_pool = builder.add_pool({.space = MemorySpace::kHost, .host = index, .capacity = Bytes(0), .never_shrinks = true});
+}
+
 }  // namespace
 
-StepFrame add_step_frame(OpGraphBuilder& builder, const ParallelLayout& parallel, const FrameworkPreset& framework) {
+StepFrame add_step_frame(OpGraphBuilder& builder, const ParallelLayout& parallel, const FrameworkPreset& framework,
+                         const PlacementPolicy& placement) {
   StepFrame frame;
   for (std::int32_t index = 0; index < parallel.pipeline; ++index) {
     StageFrame& stage = frame.stages.emplace_back();
@@ -51,10 +74,17 @@ StepFrame add_step_frame(OpGraphBuilder& builder, const ParallelLayout& parallel
       add_group(builder, stage, PassStream::kReduce, kReduceStream, communicator);
     }
     if (parallel.pipeline > 1) add_transfer_streams(builder, stage, *parallel.point_to_point);
+    const bool tables = parallel.data > 1 && parallel.zero >= 2 && framework.copies_pointer_tables;
+    if (placement.offloads() || tables) add_engines(builder, stage, placement.offloads() ? placement.offload.schedule.engines : 2);
+    if (placement.offloads()) add_copies(builder, stage, index, placement.offload.schedule);
     // 1,024 launches: the depth of a CUDA stream's queue before a launch blocks (spec/engine.md section 3).
     if (framework.host_issue) stage.issuer = builder.add_issuer({.device = stage.device, .run_ahead = 1024});
   }
   frame.labels = add_labels(builder);
+  if (placement.offloads()) {
+    frame.labels.reloaded = builder.label(kSavedReloaded, static_cast<std::int32_t>(Role::kOffloadStaging));
+    frame.labels.on_host = builder.label(kOnHost, static_cast<std::int32_t>(Role::kOffloadStaging));
+  }
   return frame;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "models/framework_preset.h"
+#include "models/placement_table.h"
 #include "models/training_recipe.h"
 #include "models/vocabulary.h"
 #include "sim/op_graph.h"
@@ -18,8 +19,13 @@ enum class PassStream : std::uint8_t {
   kTensor,  // collectives of the tensor-parallel group
   kGather,  // of weights, data-parallel
   kReduce,  // of gradients, data-parallel
+  kCopy0,   // to and from the host; which copies: OffloadSchedule::streams
+  kCopy1,
+  kCopy2,
+  kCopy3,
 };
-inline constexpr std::size_t kPassStreams = 4;
+inline constexpr std::size_t kPassStreams = 8;
+enum class CopyEngine : std::uint8_t { kOut, kIn, kNone };
 
 enum class TransferStream : std::uint8_t { kReceiveForward, kSendForward, kReceiveBackward, kSendBackward };
 inline constexpr std::size_t kTransferStreams = 4;
@@ -30,6 +36,8 @@ struct StageFrame {
   std::array<QueueId, kPassStreams> queues;          // communicators; gathers and reductions share one
   std::array<StreamId, kTransferStreams> transfers;  // none with one stage; all one under blocking point-to-point
   StreamId model_parallel;                           // collectives over the stages; none with one stage
+  std::array<QueueId, 2> engines;                    // by CopyEngine; none without offload, one for both where the device has one
+  std::int32_t host_pool = -1;                       // of what is offloaded; -1: none of its own
   IssuerId issuer;                                   // none where launches cost no host time
 
   StreamId compute() const { return streams[0]; }
@@ -42,6 +50,7 @@ struct StepLabels {
   std::array<LabelId, kPhaseNames.size()> phases;  // by Phase
   std::array<LabelId, kRoleNames.size()> roles;    // by Role, named as in the JSON result
   LabelId saved, saved_again, outside_layers;      // kSavedActivations, kSavedRecomputed, kOtherActivations
+  LabelId reloaded, on_host;                       // kSavedReloaded, kOnHost; none without offload
 
   LabelId phase(Phase each) const { return phases[static_cast<std::size_t>(each)]; }
   LabelId role(Role each) const { return roles[static_cast<std::size_t>(each)]; }
@@ -53,6 +62,6 @@ struct StepFrame {
 };
 
 // The layout has everything decided (with_preset).
-StepFrame add_step_frame(OpGraphBuilder&, const ParallelLayout&, const FrameworkPreset&);
+StepFrame add_step_frame(OpGraphBuilder&, const ParallelLayout&, const FrameworkPreset&, const PlacementPolicy&);
 
 }  // namespace stepsim

@@ -55,8 +55,7 @@ StorageId StepStamper::first_storage(std::int32_t stage, std::int32_t chunk) con
 }
 
 const MicroBatchScript& StepStamper::script(std::int32_t stage, const Pass& pass) const {
-  const ChunkScripts& scripts = scripts_[at(stage)][at(pass.chunk)];
-  return scripts.last && pass.micro_batch + 1 == micro_batches_ ? *scripts.last : scripts.usual;
+  return scripts_[at(stage)][at(pass.chunk)].of(pass.micro_batch);
 }
 
 StepStamper::Instance& StepStamper::instance(std::int32_t stage, const Pass& pass) {
@@ -68,8 +67,12 @@ StepStamper::Instance& StepStamper::instance(std::int32_t stage, const Pass& pas
                                                .role = storage.role,
                                                .name = storage.name,
                                                .device = frame_.stages[at(stage)].device,
+                                               .space = storage.on_host ? MemorySpace::kHost : MemorySpace::kDevice,
+                                               .pool = storage.on_host ? frame_.stages[at(stage)].host_pool : -1,
                                                .layer = storage.layer,
                                                .micro_batch = pass.micro_batch,
+                                               .live_at_start = storage.all_step,
+                                               .live_at_end = storage.all_step,
                                                .deferred_free = storage.deferred_free});
     if (found.first_storage < 0) found.first_storage = id.index;
   }
@@ -102,6 +105,10 @@ void StepStamper::add_waits(PassWrite& writing, StageState& stage, std::int32_t 
   edges.clear();
   const Rows waits = rows_of(script, index, index + 1, &ScriptOp::wait_end);
   for (std::uint32_t wait = waits.begin; wait < waits.end; ++wait) edges.push_back({id_of(script, writing.made, script.waits[wait])});
+  if (op.after_compute) {
+    const OpId last = stage.last[static_cast<std::size_t>(PassStream::kCompute)];
+    if (last.valid()) edges.push_back({last});
+  }
   if (op.awaits_input) edges.push_back({writing.made.input});
   if (op.awaits_gradient) edges.push_back({writing.made.gradient});
   const bool compute = op.stream == PassStream::kCompute;
@@ -165,10 +172,12 @@ void StepStamper::write_pass(const PipelineItem& item) {
     // Collectives that block compute run on its stream and belong to the tensor-parallel group.
     const QueueId queue = frame.queue(op.stream == PassStream::kCompute ? PassStream::kTensor : op.stream);
     if (op.queued) links.queues = std::span(&queue, 1);
+    if (op.engine != CopyEngine::kNone) links.queues = std::span(&frame.engines[static_cast<std::size_t>(op.engine)], 1);
     const OpId limit = limit_of(writing, stage, op);
     held_up.clear();
     if (i == writing.begin && rules_.host_waits) held_up = writing.exchanged;
     if (limit.valid()) held_up.push_back(limit);
+    if (op.launched_after >= 0) held_up.push_back(id_of(source, made, op.launched_after));
     links.issue_after = held_up;
     stage.last[static_cast<std::size_t>(op.stream)] = builder_.add_op({.work = op.work,
                                                                        .stream = frame.stream(op.stream),
@@ -199,13 +208,17 @@ void StepStamper::write_transfer(const PipelineItem& item) {
   const std::int32_t sent = forward ? sender.output : sender.input_gradient;
   STEPSIM_CHECK(received >= 0);
   STEPSIM_CHECK(sent >= 0);
-  const Bytes size = receiver.storages[at(received)].size;
+  std::vector<Tensor> written;
+  Bytes size{};
+  for (std::int32_t slice = 0; slice < (forward ? receiver.input_slices : 1); ++slice) {
+    written.push_back({StorageId{receiving.first_storage + received + slice}, Bytes(0), receiver.storages[at(received + slice)].size});
+    size += written.back().size;
+  }
   const StageFrame &here = frame_.stages[at(item.stage)], &there = frame_.stages[at(item.from_stage)];
   const std::int32_t maker = forward ? sender.output_op : sender.input_gradient_op;
   std::vector<Edge> edges{{maker >= 0 ? id_of(sender, sending, maker) : forward ? sending.input : sending.gradient}};
   const std::vector<OpId>& ends = stages_[at(item.stage)].pass_ends;
   if (item.posted_after >= 0 && ends[at(item.posted_after)].valid()) edges.push_back({ends[at(item.posted_after)]});
-  const Tensor written{StorageId{receiving.first_storage + received}, Bytes(0), size};
   const OpPart sending_part{there.stream(forward ? TransferStream::kSendForward : TransferStream::kSendBackward), {}};
   const OpId transfer = builder_.add_op(
       {.work = builder_.work(Collective{.kind = CollectiveKind::kSendReceive, .message = size, .ranks = 2, .stride = rules_.stride}),
@@ -214,7 +227,7 @@ void StepStamper::write_transfer(const PipelineItem& item) {
        .kind = forward ? send_forward_ : send_backward_,
        .micro_batch = to.micro_batch,
        .issuer = here.issuer},
-      {.predecessors = edges, .writes = std::span(&written, 1)}, std::span(&sending_part, 1));
+      {.predecessors = edges, .writes = written}, std::span(&sending_part, 1));
   (forward ? receiving.input : receiving.gradient) = transfer;
   if (item.sender_waits >= 0) stages_[at(item.from_stage)].waits.push_back({item.sender_waits, transfer});
   if (item.receiver_waits >= 0) stages_[at(item.stage)].waits.push_back({item.receiver_waits, transfer});

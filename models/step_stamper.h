@@ -10,9 +10,13 @@
 
 namespace stepsim {
 
+// The scripts of a model chunk: micro-batches may differ in placement, the last one in what it reduces.
 struct ChunkScripts {
-  MicroBatchScript usual;
-  std::optional<MicroBatchScript> last;  // of the last micro-batch, where it differs
+  std::vector<MicroBatchScript> scripts;
+  std::vector<std::int32_t> script_of;  // by micro-batch
+  const MicroBatchScript& of(std::int32_t micro_batch) const {
+    return scripts[static_cast<std::size_t>(script_of[static_cast<std::size_t>(micro_batch)])];
+  }
 };
 
 // How a stage hands over to another.

@@ -35,6 +35,8 @@ inline constexpr std::array<std::string_view, 11> kRoleNames = {
 inline constexpr std::string_view kSavedActivations = "saved activations";            // bucket kActivations
 inline constexpr std::string_view kSavedRecomputed = "saved activations, run again";  // bucket kRecomputed
 inline constexpr std::string_view kOtherActivations = "activations outside layers";   // bucket kActivations
+inline constexpr std::string_view kSavedReloaded = "saved activations, copied back";  // bucket kOffloadStaging; saved ones too
+inline constexpr std::string_view kOnHost = "activations on the host";                // bucket kOffloadStaging, in host memory
 
 // Buckets of kind labels: which exposed time a collective counts as. 0: no collective.
 enum class Group : std::uint8_t { kNone, kTensor, kData, kPipeline, kContext, kExpert };
@@ -48,6 +50,8 @@ inline constexpr std::string_view kGatherStream = "dp gather", kReduceStream = "
 inline constexpr std::string_view kTransferStream = "pp";  // blocking point-to-point
 inline constexpr std::array<std::string_view, 4> kTransferStreamNames = {"pp receive forward", "pp send forward", "pp receive backward",
                                                                          "pp send backward"};  // by TransferStream
+inline constexpr std::string_view kCopyOutStream = "copy out", kCopyInStream = "copy in";
+inline constexpr std::array<std::string_view, 2> kCopyEngines = {"copy engine out", "copy engine in"};
 inline constexpr std::string_view kModelParallelStream = "model-parallel communication";
 
 }  // namespace stepsim

@@ -7,61 +7,12 @@
 #include <vector>
 
 #include "schema/field_path.h"
+#include "schema/json_tokens.h"
 #include "schema/message_field.h"
 
 namespace stepsim {
 
 namespace pb = google::protobuf;
-
-// Feeds the parser and counts what it has taken.
-class CountedText {
- public:
-  using iterator_category = std::input_iterator_tag;
-  using value_type = char;
-  using difference_type = std::ptrdiff_t;
-  using pointer = const char*;
-  using reference = const char&;
-  CountedText(const char* at, std::size_t* taken) : at_(at), taken_(taken) {}
-  reference operator*() const { return *at_; }
-  CountedText& operator++() {
-    ++at_;
-    ++*taken_;
-    return *this;
-  }
-  CountedText operator++(int) {
-    CountedText before = *this;
-    ++*this;
-    return before;
-  }
-  bool operator==(const CountedText& other) const { return at_ == other.at_; }
-  bool operator!=(const CountedText& other) const { return at_ != other.at_; }
-
- private:
-  const char* at_;
-  std::size_t* taken_;
-};
-
-// Where tokens begin: the parser says only how far it has read.
-class TokenPlaces {
- public:
-  explicit TokenPlaces(std::string_view text) : text_(text) {}
-  std::size_t* taken() { return &taken_; }
-  // First byte of the token that an event is about; called once an event, numbers with `number`.
-  std::size_t next(bool number = false) {
-    std::size_t begin = last_end_;
-    while (begin < text_.size() && std::string_view(" \t\r\n,:").find(text_[begin]) != std::string_view::npos) ++begin;
-    last_end_ = taken_;
-    if (number) {  // the parser has looked one byte beyond it
-      last_end_ = begin;
-      while (last_end_ < text_.size() && std::string_view("+-.0123456789eE").find(text_[last_end_]) != std::string_view::npos) ++last_end_;
-    }
-    return begin;
-  }
-
- private:
-  std::string_view text_;
-  std::size_t taken_ = 0, last_end_ = 0;
-};
 
 // "syntax error while parsing value - unexpected end of input; expected ..." -> "found end of input, wanted ...".
 static std::string syntax_problem(const std::string& message) {
@@ -80,10 +31,10 @@ static std::string syntax_problem(const std::string& message) {
 // What both readers of events do alike.
 class JsonEvents {
  public:
-  JsonEvents(std::string_view text, const std::string& file) : text_(text), file_(file), places_(text) {}
-  std::size_t* taken() { return places_.taken(); }
+  JsonEvents(std::string_view text, const std::string& file) : text_(text), file_(file), tokens_(text) {}
+  JsonTokens& tokens() { return tokens_; }
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& error) {
-    const std::size_t read = *places_.taken();
+    const std::size_t read = tokens_.taken();
     throw InputError(place_at(text_, file_, read == 0 ? 0 : read - 1), syntax_problem(error.what()));
   }
 
@@ -96,7 +47,7 @@ class JsonEvents {
 
   std::string_view text_;
   std::string file_;
-  TokenPlaces places_;
+  JsonTokens tokens_;
   std::size_t token_ = 0;  // first byte of the token at hand
   int depth_ = 0;
 };
@@ -147,7 +98,7 @@ void MessageFromJson::store(const std::string& value) {
 }
 
 bool MessageFromJson::literal(const std::string& text) {
-  token_ = places_.next();
+  token_ = tokens_.next(false);
   const pb::FieldDescriptor& field = *frames_.back().field;
   if (text == "null") {  // as in Protobuf's JSON: not set
     if (frames_.back().array) fail("found null, wanted " + wanted_value(field));
@@ -159,7 +110,7 @@ bool MessageFromJson::literal(const std::string& text) {
 }
 
 bool MessageFromJson::number(const std::string& text, bool whole) {
-  token_ = places_.next(true);
+  token_ = tokens_.next(true);
   const pb::FieldDescriptor& field = *frames_.back().field;
   const auto type = field.cpp_type();
   const bool real = type == pb::FieldDescriptor::CPPTYPE_DOUBLE || type == pb::FieldDescriptor::CPPTYPE_FLOAT;
@@ -171,7 +122,7 @@ bool MessageFromJson::number(const std::string& text, bool whole) {
 }
 
 bool MessageFromJson::string(std::string& value) {
-  token_ = places_.next();
+  token_ = tokens_.next(false);
   const auto type = frames_.back().field->cpp_type();
   // 64-bit integers are strings in Protobuf's JSON.
   const bool textual = type == pb::FieldDescriptor::CPPTYPE_STRING || type == pb::FieldDescriptor::CPPTYPE_ENUM ||
@@ -182,7 +133,7 @@ bool MessageFromJson::string(std::string& value) {
 }
 
 bool MessageFromJson::start_object(std::size_t) {
-  token_ = places_.next();
+  token_ = tokens_.next(false);
   enter();
   if (frames_.empty()) {
     frames_.push_back({.message = &root_});
@@ -203,7 +154,7 @@ bool MessageFromJson::start_object(std::size_t) {
 }
 
 bool MessageFromJson::key(std::string& name) {
-  token_ = places_.next();
+  token_ = tokens_.next(false);
   Frame& top = frames_.back();
   if (!top.keys.insert(name).second) fail("found field \"" + name.substr(0, 80) + "\" twice, wanted it once");
   if (!top.map) {
@@ -222,14 +173,14 @@ bool MessageFromJson::key(std::string& name) {
 }
 
 bool MessageFromJson::end_object() {
-  token_ = places_.next();
+  token_ = tokens_.next(false);
   leave();
   frames_.pop_back();
   return true;
 }
 
 bool MessageFromJson::start_array(std::size_t) {
-  token_ = places_.next();
+  token_ = tokens_.next(false);
   enter();
   const Frame& top = frames_.back();
   if (!top.field->is_repeated() || top.field->is_map() || top.array) fail("found [, wanted " + wanted_value(*top.field));
@@ -238,7 +189,7 @@ bool MessageFromJson::start_array(std::size_t) {
 }
 
 bool MessageFromJson::end_array() {
-  token_ = places_.next();
+  token_ = tokens_.next(false);
   leave();
   frames_.pop_back();
   return true;
@@ -262,7 +213,7 @@ class PlaceInJson : public JsonEvents {
   bool end_object() { return close(); }
   bool end_array() { return close(); }
   bool key(std::string& name) {
-    key_ = places_.next();
+    key_ = tokens_.next(false);
     lists_.back().name = name;
     return true;
   }
@@ -280,11 +231,11 @@ class PlaceInJson : public JsonEvents {
     if (search_.matches(names_, top.name, top.array ? top.index++ : 0)) found_ = top.array ? token : key_;
   }
   bool value(bool number) {
-    note(places_.next(number));
+    note(tokens_.next(number));
     return true;
   }
   bool open(bool array) {
-    token_ = places_.next();
+    token_ = tokens_.next(false);
     enter();
     const bool element = !lists_.empty() && lists_.back().array;
     const int index = element ? lists_.back().index : 0;
@@ -295,7 +246,7 @@ class PlaceInJson : public JsonEvents {
     return true;
   }
   bool close() {
-    places_.next();
+    tokens_.next(false);
     leave();
     const bool array = lists_.back().array;
     lists_.pop_back();
@@ -310,19 +261,18 @@ class PlaceInJson : public JsonEvents {
 };
 
 template <class Events>
-static void parse(std::string_view text, Events& events) {
-  std::size_t ignored = 0;
-  nlohmann::json::sax_parse(CountedText(text.data(), events.taken()), CountedText(text.data() + text.size(), &ignored), &events);
+static void parse(Events& events) {
+  nlohmann::json::sax_parse(events.tokens().begin(), events.tokens().end(), &events);
 }
 
 void read_json(std::string_view text, const std::string& file, pb::Message& message) {
   MessageFromJson events(text, file, message);
-  parse(text, events);
+  parse(events);
 }
 
 SourceLocation locate_in_json(std::string_view text, const std::string& file, std::string_view path) {
   PlaceInJson events(text, file, path);
-  parse(text, events);
+  parse(events);
   return events.found() == std::string_view::npos ? SourceLocation{file} : place_at(text, file, events.found());
 }
 

@@ -27,16 +27,16 @@ static std::string quoted_part(const std::string& message, int n) {
   return message.substr(begin, message.find('"', begin) - begin);
 }
 
-// The enum of a field of this name that lacks the value, anywhere below a type: the parser's message does not say which message it is in.
-static const pb::EnumDescriptor* enum_without(const pb::Descriptor& type, const std::string& field_name, const std::string& value,
+// The first field of this name, anywhere below a type, of which `wanted` holds: the parser's message does not say which message it is in.
+template <class Wanted>
+static const pb::FieldDescriptor* field_below(const pb::Descriptor& type, const std::string& name, const Wanted& wanted,
                                               std::set<const pb::Descriptor*>& seen) {
   if (!seen.insert(&type).second) return nullptr;
   for (int i = 0; i < type.field_count(); ++i) {
     const pb::FieldDescriptor& field = *type.field(i);
-    const pb::EnumDescriptor* found = field.enum_type();
-    if (found != nullptr && field.name() == field_name && found->FindValueByName(value) == nullptr) return found;
-    if (field.message_type() != nullptr) found = enum_without(*field.message_type(), field_name, value, seen);
-    if (found != nullptr && field.message_type() != nullptr) return found;
+    if (field.name() == name && wanted(field)) return &field;
+    const pb::FieldDescriptor* inner = field.message_type() == nullptr ? nullptr : field_below(*field.message_type(), name, wanted, seen);
+    if (inner != nullptr) return inner;
   }
   return nullptr;
 }
@@ -49,7 +49,16 @@ struct Problem {
 static bool starts_with(const std::string& text, std::string_view start) { return text.compare(0, start.size(), start) == 0; }
 
 // Protobuf's English in the form "found X, wanted Y".
-static Problem problem_of(const std::string& message, const pb::Descriptor& root) {
+// `field`: whose value is at fault, "" if it is no value.
+static Problem problem_of(const std::string& message, const pb::Descriptor& root, const std::string& field_name) {
+  std::set<const pb::Descriptor*> looked_at;
+  const auto any = [](const pb::FieldDescriptor&) { return true; };
+  const pb::FieldDescriptor* const field = field_name.empty() ? nullptr : field_below(root, field_name, any, looked_at);
+  if (constexpr std::string_view kRange = "Integer out of range ("; starts_with(message, kRange)) {
+    const std::string value = message.substr(kRange.size(), message.rfind(')') - kRange.size());
+    const bool flag = field != nullptr && field->cpp_type() == pb::FieldDescriptor::CPPTYPE_BOOL;
+    return {"found " + value + ", wanted " + (flag ? "true or false" : "a smaller whole number"), ""};
+  }
   if (starts_with(message, "Message type ") && message.find("has no field named") != std::string::npos) {
     const pb::Descriptor* type = root.file()->pool()->FindMessageTypeByName(quoted_part(message, 0));
     const std::string name = quoted_part(message, 1);
@@ -62,8 +71,12 @@ static Problem problem_of(const std::string& message, const pb::Descriptor& root
   if (starts_with(message, "Unknown enumeration value of ")) {
     const std::string value = quoted_part(message, 0);
     std::set<const pb::Descriptor*> seen;
-    const pb::EnumDescriptor* type = enum_without(root, quoted_part(message, 1), value, seen);
-    return {type == nullptr ? "found \"" + value + "\", wanted a value of " + quoted_part(message, 1) : unknown_enumerator(*type, value),
+    const auto lacks = [&](const pb::FieldDescriptor& each) {
+      return each.enum_type() != nullptr && each.enum_type()->FindValueByName(value) == nullptr;
+    };
+    const pb::FieldDescriptor* const of = field_below(root, quoted_part(message, 1), lacks, seen);
+    return {of == nullptr ? "found \"" + value + "\", wanted a value of " + quoted_part(message, 1)
+                          : unknown_enumerator(*of->enum_type(), value),
             value};
   }
   if (starts_with(message, "Invalid value for boolean field ")) {
@@ -79,7 +92,7 @@ static Problem problem_of(const std::string& message, const pb::Descriptor& root
     std::string wanted = message.substr(9, at - 9);
     if (wanted == "integer" || wanted == "double") wanted = wanted == "integer" ? "a whole number" : "a number";
     if (wanted == "string") wanted = "text in quotes";
-    if (wanted == "identifier") wanted = "a field name";
+    if (wanted == "identifier" || wanted == "integer or identifier") wanted = field == nullptr ? "a field name" : wanted_value(*field);
     return {"found " + (found.empty() || found == "\"\"" ? "the end of the text" : found) + ", wanted " + wanted, ""};
   }
   return {"found text that cannot be read (" + message.substr(0, 160) + "), wanted a message of type " + root.name(), ""};
@@ -92,8 +105,8 @@ class FirstError : public pb::io::ErrorCollector {
     if (!message_) message_ = message, line_ = line, column_ = column;
   }
   [[noreturn]] void raise(std::string_view text, const std::string& file, const pb::Descriptor& type) const {
-    const Problem problem = problem_of(message_.value_or("no message"), type);
     const std::size_t offset = offset_of(text);
+    const Problem problem = problem_of(message_.value_or("no message"), type, field_before(text.substr(0, offset)));
     if (!problem.before.empty()) {
       const std::size_t word = text.substr(0, offset).rfind(problem.before);
       if (word != std::string_view::npos) throw InputError(place_at(text, file, word), problem.text);
@@ -102,6 +115,16 @@ class FirstError : public pb::io::ErrorCollector {
   }
 
  private:
+  // "pp" of "parallel { pp: "; "" if no name and colon are last.
+  static std::string field_before(std::string_view text) {
+    const auto drop_blanks = [&text] { text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1); };
+    drop_blanks();
+    if (text.empty() || text.back() != ':') return "";
+    text.remove_suffix(1);
+    drop_blanks();
+    constexpr std::string_view kName = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+    return std::string(text.substr(text.find_last_not_of(kName) + 1));
+  }
   // The tokenizer counts a tab as up to eight columns (its kTabWidth).
   std::size_t offset_of(std::string_view text) const {
     std::size_t offset = 0;
@@ -122,6 +145,7 @@ void read_message(std::string_view text, const std::string& file, pb::Message& m
   constexpr std::string_view kMark = "\xEF\xBB\xBF";
   if (text.substr(0, kMark.size()) == kMark) text.remove_prefix(kMark.size());
   const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string_view::npos && file.ends_with(".json")) throw InputError({file}, "found an empty file, wanted a JSON object");
   if (first != std::string_view::npos && text[first] == '{') return read_json(text, file, message);
   if (text.size() > static_cast<std::size_t>(std::numeric_limits<int>::max()))
     throw InputError({file}, "found more than 2 GiB, wanted less");

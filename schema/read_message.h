@@ -22,7 +22,8 @@ std::string read_text_file(const std::string& path, std::size_t largest = kLarge
 
 // Parses `text` into `message` (cleared first). JSON if the first character that is not white space is '{', otherwise text form.
 // `file` is only named in errors. Unknown or repeated fields, wrong types, syntax: InputError "file:line:column: found X, wanted Y", with
-// the nearest field name for a misspelt one. Text after the message, and JSON nested deeper than 64, are errors.
+// the nearest field name for a misspelt one. Text after the message, JSON nested deeper than 64, and a .json file
+// without any text are errors.
 void read_message(std::string_view text, const std::string& file, google::protobuf::Message& message);
 
 // Where field `path` ("parallel.tp", "rows[2].action") of the text stands, as well as it can be found; line 0 if it cannot.

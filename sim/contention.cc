@@ -35,11 +35,14 @@ void Contention::add(std::uint32_t slot, const Member& member) {
   }
 }
 
-void Contention::join(std::uint32_t slot, std::span<const Share> loads, TimePoint from, Duration alone) {
-  add(slot, {.remaining = Uint128{static_cast<std::uint64_t>(alone.count())} << 48, .last = from, .loads = loads});
+void Contention::join(std::uint32_t slot, const Sharer& loads, TimePoint from, Duration alone) {
+  const Uint128 work = Uint128{static_cast<std::uint64_t>(alone.count())} << 48;
+  add(slot, {.remaining = work, .last = from, .loads = loads.loads, .row = loads.row});
 }
 
-void Contention::join_waiting(std::uint32_t slot, std::span<const Share> loads) { add(slot, {.loads = loads, .endless = true}); }
+void Contention::join_waiting(std::uint32_t slot, const Sharer& loads) {
+  add(slot, {.loads = loads.loads, .row = loads.row, .endless = true});
+}
 
 void Contention::leave(std::uint32_t slot) {
   Member& member = members_[slot];
@@ -117,7 +120,7 @@ void Contention::renew(TimePoint now, EventQueue& queue) {
     Member& member = members_[slot];
     if (member.endless || member.last <= now) {
       active_.push_back(slot);
-      sharers_.push_back({member.loads});
+      sharers_.push_back({member.loads, member.row});
     } else if (const bool later = overloaded(member); later != member.begins_later) {
       member.begins_later = later;
       queue.move(slot, later ? member.last : end_of(member));

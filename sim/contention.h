@@ -24,9 +24,9 @@ class Contention {
   explicit Contention(std::int32_t resources);
 
   // The slot loads from `from` on, with work that takes `alone` at full speed. Its event in the queue is at from + alone.
-  void join(std::uint32_t slot, std::span<const Share> loads, TimePoint from, Duration alone);
+  void join(std::uint32_t slot, const Sharer& loads, TimePoint from, Duration alone);
   // The slot loads from now on until it leaves, and has no event.
-  void join_waiting(std::uint32_t slot, std::span<const Share> loads);
+  void join_waiting(std::uint32_t slot, const Sharer& loads);
   void leave(std::uint32_t slot);
 
   // If the event that came for the slot is the beginning of its loads: its end at full speed, where its next event is to be put before the
@@ -43,6 +43,7 @@ class Contention {
     TimePoint last{};
     std::uint64_t rate = kFullSpeed;
     std::span<const Share> loads{};
+    std::uint32_t row = Sharer::kNoRow;  // of the loads
     bool endless = false;
     bool begins_later = false;   // its event is the beginning of its loads
     std::uint64_t gathered = 0;  // renewal in which it was last seen

@@ -16,7 +16,7 @@ GivenCostModel::GivenCostModel(std::vector<Row> rows, const CostModel* otherwise
   }
 }
 
-Cost GivenCostModel::cost(const OpWork& work, DeviceId device) const {
+Cost GivenCostModel::cost(const OpWork& work, DeviceId device, TransferSide side) const {
   if (std::holds_alternative<Marker>(work)) return {};
   if (const Given* given = std::get_if<Given>(&work)) {
     STEPSIM_CHECK(given->index >= 0);
@@ -26,7 +26,7 @@ Cost GivenCostModel::cost(const OpWork& work, DeviceId device) const {
     return {.fixed = row.fixed, .alone = row.alone, .issue = row.issue, .loads = row.loads};
   }
   STEPSIM_CHECK(otherwise_ != nullptr);
-  return otherwise_->cost(work, device);
+  return otherwise_->cost(work, device, side);
 }
 
 std::uint32_t load_fraction(double u) {

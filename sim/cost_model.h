@@ -1,5 +1,5 @@
 // What an op costs on a device: a fixed part, time alone at full speed, host launch time, and the fraction of each shared resource that it
-// uses while running alone. Costs are facts about (work, device); how ops share is sharing.h.
+// uses while running alone. Costs are facts about (work, device, side); how ops share is sharing.h.
 #pragma once
 
 #include <cstdint>
@@ -31,10 +31,13 @@ struct Cost {
 class CostModel {
  public:
   virtual ~CostModel() = default;
-  virtual Cost cost(const OpWork& work, DeviceId device) const = 0;  // pure; the caller memoises by (work, device)
+  // Pure; the caller memoises by (work, device, side). A transfer takes as long on either side; one part of it loads what it receives by,
+  // the other what it sends by.
+  virtual Cost cost(const OpWork& work, DeviceId device, TransferSide side = TransferSide::kBoth) const = 0;
 };
 
-// Costs that are given by row (user graphs, tests); other work goes to `otherwise`, which must be there if such work occurs.
+// Costs that are given by row (user graphs, tests), on either side; other work goes to `otherwise`, which must be there if such work
+// occurs.
 class GivenCostModel : public CostModel {
  public:
   struct Row {
@@ -42,7 +45,7 @@ class GivenCostModel : public CostModel {
     std::vector<Load> loads{};
   };
   explicit GivenCostModel(std::vector<Row> rows, const CostModel* otherwise = nullptr);
-  Cost cost(const OpWork& work, DeviceId device) const override;
+  Cost cost(const OpWork& work, DeviceId device, TransferSide side = TransferSide::kBoth) const override;
 
  private:
   std::vector<Row> rows_;

@@ -12,7 +12,7 @@ namespace stepsim {
 
 struct Resource {
   std::string name;            // "gpu0 sm"; unique
-  std::string kind;            // "sm", "hbm", "link out", "link in", "host memory", "nvlink", "network"
+  std::string kind;            // a word of the cost model: "sm", "hbm", "link in", "nvlink out"
   DeviceId device{};           // none: shared by several
   BytesPerSecond bandwidth{};  // of a full load, to report bytes moved; 0 for sm
 };

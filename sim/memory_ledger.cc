@@ -19,7 +19,7 @@ enum Spaces : std::uint8_t { kNoSpace = 0, kDeviceSpace = 1, kHostSpace = 2, kBo
 // The claims and releases of both spaces, taken step by step.
 class Ledger {
  public:
-  // `records`: keeps the log and not only the peaks.
+  // `records`: keeps the log and not only the peaks; and what the peaks would be with `changed`, instead of changing anything.
   Ledger(const OpGraph& graph, const Machine& machine, const std::vector<OpRun>& timeline, bool defers, bool records,
          const Residency& changed = {})
       : graph_(graph), timeline_(timeline), records_(records) {
@@ -50,6 +50,10 @@ class Ledger {
   // Whether each device's memory depends on one host thread's order only: no two use it, and no free waits for an event.
   bool threads_are_apart() const { return threads_are_apart_ && foreign_.empty(); }
 
+  // The same with what was to be changed, where the rest of the ledger would take no other way.
+  bool knows_changed_peaks() const { return changes_apart_ && foreign_.empty(); }
+  Bytes changed_peak(DeviceId device) const { return saturated(accounts_[at(device.index)].changed_peak); }
+
   // The largest sum so far of what was live in a device's memory.
   Bytes peak(DeviceId device) const { return saturated(accounts_[at(device.index)].peak); }
 
@@ -67,6 +71,7 @@ class Ledger {
   using WideSum = __int128;  // of sizes, each of which may be as large as an int64
   struct Account {           // one device's memory or one host's
     WideSum used = 0, peak = 0;
+    WideSum absent = 0, changed_peak = 0;  // of `used`, what would be claimed only later; the peak of the rest
     WideSum capacity = WideSum{1} << 120;  // no limit: above any sum of sizes
     TimePoint last{};
     std::optional<IssuerId> thread{};  // of the first op that uses a storage there
@@ -83,6 +88,7 @@ class Ledger {
     std::int32_t deferred = -1;  // index into foreign_, where its free waits for other streams
     Spaces space = kNoSpace;     // none: without bytes
     bool live = false, claimed = false, live_at_start = false, live_at_end = false;
+    bool absent = false;  // counted in its account's
   };
   struct ForeignUse {
     StreamId owner;
@@ -142,13 +148,27 @@ class Ledger {
       foreign_.push_back({.owner = compute[at(storage.device.index)]});
     }
     for (const StorageId id : changed.storages) {
-      storages_[at(id.index)].live_at_start = changed.live_at_start;
-      storages_[at(id.index)].live_at_end = changed.live_at_end;
+      StorageUse& use = storages_[at(id.index)];
+      if (records_) {
+        note_absent(use, changed);
+      } else {
+        use.live_at_start = changed.live_at_start;
+        use.live_at_end = changed.live_at_end;
+      }
     }
     any_host = in_space[kHostSpace] > 0;
     if (!records_) return;
     device_events.reserve(in_space[kDeviceSpace]);
     host_events.reserve(in_space[kHostSpace]);
+  }
+
+  void note_absent(StorageUse& use, const Residency& changed) {
+    if (use.space != kDeviceSpace) return;
+    const bool only_later = use.live_at_start && use.live_at_end && use.pool < 0 && !changed.live_at_start && changed.live_at_end;
+    changes_apart_ = changes_apart_ && only_later;
+    if (!only_later || use.absent) return;
+    use.absent = true;
+    accounts_[at(use.account)].absent += use.size;
   }
 
   void count_holders() {
@@ -208,11 +228,20 @@ class Ledger {
     Account& account = accounts_[at(use.account)];
     account.used += growth(use);
     account.peak = std::max(account.peak, account.used);
+    account.changed_peak = std::max(account.changed_peak, account.used - account.absent);
     use.live = use.claimed = true;
     if (use.pool < 0) return;
     PoolUse& pool = pools_[at(use.pool)];
     pool.live += use.size;
     pool.high_water = std::max(pool.high_water, pool.live);
+  }
+
+  // With what was to be changed, the storage would be claimed now.
+  void end_absence(StorageUse& use) {
+    use.absent = false;
+    Account& account = accounts_[at(use.account)];
+    account.absent -= use.size;
+    account.changed_peak = std::max(account.changed_peak, account.used - account.absent);
   }
 
   // Room for a claim: in its account, and in its pool where that has a capacity of its own (a byte gate keeps itself).
@@ -231,7 +260,9 @@ class Ledger {
 
   void claim(StorageId id, const LedgerStep& step, Spaces spaces) {
     StorageUse& use = storages_[at(id.index)];
-    if ((use.space & spaces) == 0 || use.claimed) return;
+    if ((use.space & spaces) == 0) return;
+    if (use.absent) end_absence(use);
+    if (use.claimed) return;
     Account& account = accounts_[at(use.account)];
     const TimePoint time = account.last = std::max(account.last, step.time);
     if (!account.deferred.empty()) release_deferred(account, time, time);
@@ -317,6 +348,7 @@ class Ledger {
   const std::vector<OpRun>& timeline_;
   const bool records_;
   bool threads_are_apart_ = true;
+  bool changes_apart_ = true;                  // what was to be changed is only claimed later
   std::vector<Account> accounts_;              // devices, then hosts
   bool overdrawn_[3] = {false, false, false};  // by Spaces: out of memory before
   std::vector<PoolUse> pools_;
@@ -327,8 +359,9 @@ class Ledger {
 
 }  // namespace
 
-void record_memory(const OpGraph& graph, const Machine& machine, LedgerRule device, LedgerRule host, StepResult& result) {
-  Ledger ledger(graph, machine, result.timeline, device == LedgerRule::kIssueOrder, true);
+std::vector<Bytes> record_memory(const OpGraph& graph, const Machine& machine, LedgerRule device, LedgerRule host, StepResult& result,
+                                 const Residency& changed) {
+  Ledger ledger(graph, machine, result.timeline, device == LedgerRule::kIssueOrder, true, changed);
   const bool together = device == host || !ledger.any_host;
   const Spaces first = together ? kBothSpaces : kDeviceSpace;
   for_each_ledger_step(graph, result, device, [&](const LedgerStep& step) { ledger.take(step, first); });
@@ -349,6 +382,15 @@ void record_memory(const OpGraph& graph, const Machine& machine, LedgerRule devi
   }
   result.out_of_memory = std::move(ledger.out_of_memory);
   result.forced_frees = ledger.forced_frees;
+  std::vector<Bytes> peaks;
+  if (changed.storages.empty()) return peaks;
+  if (!ledger.knows_changed_peaks()) return device_peaks(graph, machine, result, device, changed);
+  for (std::int32_t i = 0; i < graph.device_count(); ++i) peaks.push_back(ledger.changed_peak(DeviceId{i}));
+  return peaks;
+}
+
+void record_memory(const OpGraph& graph, const Machine& machine, LedgerRule device, LedgerRule host, StepResult& result) {
+  record_memory(graph, machine, device, host, result, {});
 }
 
 std::vector<Bytes> device_peaks(const OpGraph& graph, const Machine& machine, const StepResult& result, LedgerRule device,

@@ -16,6 +16,12 @@ enum class LedgerRule : std::uint8_t {
   kScheduleOrder,  // liveness in issue order between copy start and copy done (XLA)
 };
 
+// Storages that start and end the step otherwise than the graph says.
+struct Residency {
+  std::span<const StorageId> storages{};
+  bool live_at_start = false, live_at_end = true;
+};
+
 // Fills result.memory, out_of_memory, forced_frees from result.timeline, for device and host storages. Its readings of the rules:
 // - Issue order: an op without issuer has no host time; it claims at its start and releases at its end, as under device order. A foreign
 // use is
@@ -28,13 +34,11 @@ enum class LedgerRule : std::uint8_t {
 //   end. The time of a place is the latest start so far of a synchronous op of that device.
 // - Residents alone above capacity: `requested` is their sum, `available` the capacity, op none.
 // - A storage without bytes has no events. A never-shrinking pool counts with its high-water mark; the log keeps its claims and releases.
+//
+// Returns device_peaks() for `changed`, which here costs next to nothing; nothing if that names no storage.
+std::vector<Bytes> record_memory(const OpGraph&, const Machine&, LedgerRule device, LedgerRule host, StepResult& result,
+                                 const Residency& changed);
 void record_memory(const OpGraph&, const Machine&, LedgerRule device, LedgerRule host, StepResult& result);
-
-// Storages that start and end the step otherwise than the graph says.
-struct Residency {
-  std::span<const StorageId> storages{};
-  bool live_at_start = false, live_at_end = true;
-};
 
 // By device: the largest sum of live storages in its memory that record_memory() would lead to if the graph had been built with `changed`,
 // which moves no op. Records nothing. A storage in a pool of device memory counts where the pool is.

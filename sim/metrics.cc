@@ -1,6 +1,7 @@
 #include "sim/metrics.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -263,7 +264,7 @@ struct Loads {
   std::vector<Row> rows{};
 };
 
-// Loads by work and device, asked once each.
+// Loads by work, device and side, asked once each.
 class KnownLoads {
  public:
   KnownLoads(const OpGraph& graph, const CostModel& model) : graph_(graph), model_(model), known_(at(graph.device_count())) {}
@@ -271,10 +272,13 @@ class KnownLoads {
   // Valid until the next call.
   const Loads& of(OpId op) {
     const std::span<const StreamId> parts = graph_.parts(op);
-    const Loads& first = on(graph_.op(op).work, device_of(graph_, parts[0]));
-    if (parts.size() == 1) return first;
-    together_ = first;
-    for (const StreamId part : parts.subspan(1)) add(on(graph_.op(op).work, device_of(graph_, part)));
+    const WorkId work = graph_.op(op).work;
+    if (parts.size() == 1) return on(work, device_of(graph_, parts[0]), TransferSide::kBoth);
+    together_ = {};
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+      add(on(work, device_of(graph_, parts[part]), graph_.side(op, static_cast<std::int32_t>(part))));
+    }
+    for (const Loads::Row& row : together_.rows) place_[row.resource] = kNone;
     return together_;
   }
 
@@ -284,23 +288,25 @@ class KnownLoads {
     together_.fixed = std::max(together_.fixed, part.fixed);
     together_.alone = std::max(together_.alone, part.alone);
     for (const Loads::Row& row : part.rows) {
-      const auto same = [&row](const Loads::Row& other) { return other.resource == row.resource; };
-      const auto found = std::find_if(together_.rows.begin(), together_.rows.end(), same);
-      if (found == together_.rows.end()) {
+      if (place_.size() <= row.resource) place_.resize(row.resource + 1, kNone);
+      std::size_t& place = place_[row.resource];
+      if (place == kNone) {
+        place = together_.rows.size();
         together_.rows.push_back(row);
       } else {
-        found->fraction = std::max(found->fraction, row.fraction);
-        found->peers = std::max(found->peers, row.peers);
+        Loads::Row& known = together_.rows[place];
+        known.fraction = std::max(known.fraction, row.fraction);
+        known.peers = std::max(known.peers, row.peers);
       }
     }
   }
 
-  const Loads& on(WorkId work, DeviceId device) {
-    std::vector<std::optional<Loads>>& of_device = known_[at(device.index)];
-    if (of_device.empty()) of_device.resize(graph_.works().size());
-    std::optional<Loads>& loads = of_device[at(work.index)];
+  const Loads& on(WorkId work, DeviceId device, TransferSide side) {
+    std::vector<std::optional<Loads>>& of_side = known_[at(device.index)][static_cast<std::size_t>(side)];
+    if (of_side.empty()) of_side.resize(graph_.works().size());
+    std::optional<Loads>& loads = of_side[at(work.index)];
     if (loads) return *loads;
-    const Cost cost = model_.cost(graph_.work(work), device);
+    const Cost cost = model_.cost(graph_.work(work), device, side);
     loads.emplace(Loads{.fixed = cost.fixed, .alone = cost.alone});
     for (const Load& load : cost.loads) {
       loads->rows.push_back(
@@ -311,8 +317,10 @@ class KnownLoads {
 
   const OpGraph& graph_;
   const CostModel& model_;
-  std::vector<std::vector<std::optional<Loads>>> known_;  // by device, by work
+  std::vector<std::array<std::vector<std::optional<Loads>>, 3>> known_;  // by device, side, work
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
   Loads together_;
+  std::vector<std::size_t> place_;  // by resource: its row in together_, kNone between two ops
 };
 
 }  // namespace

@@ -12,16 +12,17 @@ std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
 
 }  // namespace
 
-std::int32_t OpCosts::looked_up(WorkId work, DeviceId device) {
-  const std::uint64_t key = (static_cast<std::uint64_t>(work.index) << 32) | static_cast<std::uint32_t>(device.index);
+std::int32_t OpCosts::looked_up(WorkId work, DeviceId device, TransferSide side) {
+  const auto of_device = (static_cast<std::uint64_t>(device.index) << 2) | static_cast<std::uint64_t>(side);  // 31 and 2 bits
+  const std::uint64_t key = (static_cast<std::uint64_t>(work.index) << 33) | of_device;
   const auto [found, is_new] = row_of_.try_emplace(key, -1);
-  if (is_new) found->second = added(work, device);
-  last_[at(work.index)] = {.device = device, .row = found->second};
+  if (is_new) found->second = added(work, device, side);
+  last_[at(work.index)] = {.device = device, .row = found->second, .side = side};
   return found->second;
 }
 
-std::int32_t OpCosts::added(WorkId work, DeviceId device) {
-  const Cost cost = model_.cost(graph_.work(work), device);
+std::int32_t OpCosts::added(WorkId work, DeviceId device, TransferSide side) {
+  const Cost cost = model_.cost(graph_.work(work), device, side);
   STEPSIM_CHECK(cost.fixed.count() >= 0);
   STEPSIM_CHECK(cost.alone.count() >= 0);
   STEPSIM_CHECK(cost.issue.count() >= 0);
@@ -51,25 +52,29 @@ std::int32_t OpCosts::added(WorkId work, DeviceId device) {
   return static_cast<std::int32_t>(rows_.size()) - 1;
 }
 
+void OpCosts::add_to_union(Share load) {
+  if (place_.size() <= at(load.resource)) place_.resize(at(load.resource) + 1, 0);
+  std::size_t& place = place_[at(load.resource)];
+  if (place == 0) {
+    shares_.push_back(load);
+    place = shares_.size();
+    return;
+  }
+  Share& same = shares_[place - 1];
+  same.fraction = std::max(same.fraction, load.fraction);
+  same.peers = std::max(same.peers, load.peers);
+  same.weight = std::max(same.weight, load.weight);
+}
+
 std::int32_t OpCosts::together(std::span<const std::int32_t> parts) {
   Row whole{.issue = row(parts[0]).issue, .first_load = static_cast<std::uint32_t>(shares_.size())};
   for (const std::int32_t index : parts) {
     const Row part = row(index);
     whole.fixed = std::max(whole.fixed, part.fixed);
     whole.alone = std::max(whole.alone, part.alone);
-    for (std::size_t i = part.first_load; i < part.first_load + part.loads; ++i) {
-      const Share load = shares_[i];
-      const auto same = std::find_if(shares_.begin() + whole.first_load, shares_.end(),
-                                     [&](const Share& other) { return other.resource == load.resource; });
-      if (same == shares_.end()) {
-        shares_.push_back(load);
-      } else {
-        same->fraction = std::max(same->fraction, load.fraction);
-        same->peers = std::max(same->peers, load.peers);
-        same->weight = std::max(same->weight, load.weight);
-      }
-    }
+    for (std::size_t i = part.first_load; i < part.first_load + part.loads; ++i) add_to_union(shares_[i]);
   }
+  for (std::size_t i = whole.first_load; i < shares_.size(); ++i) place_[at(shares_[i].resource)] = 0;
   whole.loads = static_cast<std::uint32_t>(shares_.size()) - whole.first_load;
   rows_.push_back(whole);
   return static_cast<std::int32_t>(rows_.size()) - 1;

@@ -1,4 +1,4 @@
-// The costs of the ops of a graph, asked once for each (work, device), in flat tables.
+// The costs of the ops of a graph, asked once for each (work, device, side), in flat tables.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,9 @@ class OpCosts {
       : graph_(graph), machine_(machine), model_(model), last_(graph.works().size()) {}
 
   // The row of the work on a device; not for markers.
-  std::int32_t row_on(WorkId work, DeviceId device) {
+  std::int32_t row_on(WorkId work, DeviceId device, TransferSide side = TransferSide::kBoth) {
     const Known& last = last_[static_cast<std::size_t>(work.index)];
-    return last.row >= 0 && last.device == device ? last.row : looked_up(work, device);
+    return last.row >= 0 && last.device == device && last.side == side ? last.row : looked_up(work, device, side);
   }
   // A row for an op with several parts: fixed and alone the maxima, loads their union (of a resource that several parts load, the largest
   // fraction, peers and weight), issue that of the first.
@@ -43,17 +43,20 @@ class OpCosts {
   struct Known {
     DeviceId device{};
     std::int32_t row = -1;
+    TransferSide side = TransferSide::kBoth;
   };
-  std::int32_t looked_up(WorkId, DeviceId);
-  std::int32_t added(WorkId, DeviceId);
+  std::int32_t looked_up(WorkId, DeviceId, TransferSide);
+  std::int32_t added(WorkId, DeviceId, TransferSide);
+  void add_to_union(Share load);
 
   const OpGraph& graph_;
   const Machine& machine_;
   const CostModel& model_;
   std::vector<Known> last_;                                 // by work: most run on one device, or on one for a while
-  std::unordered_map<std::uint64_t, std::int32_t> row_of_;  // by work and device; looked up, never walked
+  std::unordered_map<std::uint64_t, std::int32_t> row_of_;  // by work, device and side; looked up, never walked
   std::vector<Row> rows_;
   std::vector<Share> shares_;
+  std::vector<std::size_t> place_;  // by resource: 1 + its place in the union that is being made, 0: not in it
 };
 
 }  // namespace stepsim

@@ -51,6 +51,15 @@ void add_words(std::string& text, std::string_view words) {
 
 std::span<const StreamId> OpGraph::parts(OpId id) const { return row(part_streams_, part_begin_, id); }
 
+TransferSide OpGraph::side(OpId id, std::int32_t part) const {
+  const std::span<const StreamId> both = parts(id);
+  if (both.size() != 2) return TransferSide::kBoth;
+  if (op_class(work(id)) != OpClass::kPointToPoint) return TransferSide::kBoth;
+  const std::span<const Tensor> written = writes(id);
+  const bool first_receives = !written.empty() && storages_[at(written[0].storage.index)].device == streams_[at(both[0].index)].device;
+  return (part == 0) == first_receives ? TransferSide::kReceives : TransferSide::kSends;
+}
+
 std::span<const QueueId> OpGraph::queues(OpId id, std::int32_t part) const {
   const std::size_t index = part_begin_[at(id.index)] + at(part);
   if (index >= part_begin_[at(id.index) + 1]) return {};  // a marker outside every stream has no part
@@ -162,7 +171,7 @@ struct WorkHash {
   }
   std::size_t operator()(const MemoryBound& w) const { return hash_of(w.read.value, w.written.value, w.kernel); }
   std::size_t operator()(const Collective& w) const { return hash_of(w.kind, w.message.value, w.ranks, w.stride); }
-  std::size_t operator()(const Copy& w) const { return hash_of(w.bytes.value, w.direction, w.pinned); }
+  std::size_t operator()(const Copy& w) const { return hash_of(w.bytes.value, w.direction, w.pinned, w.allocates); }
   std::size_t operator()(const Given& w) const { return hash_of(w.index, w.op_class); }
   std::size_t operator()(const OpWork& work) const {
     return mixed(with(std::visit([this](const auto& w) { return (*this)(w); }, work), static_cast<std::int64_t>(work.index())));
@@ -328,7 +337,8 @@ void check_ops(const OpGraph& graph) {
   }
 }
 
-void check_links(const OpGraph& graph, OpId id) {
+// `last_part`, by stream: the last op that had a part there.
+void check_links(const OpGraph& graph, OpId id, std::vector<OpId>& last_part) {
   for (const Edge& edge : graph.predecessors(id)) check_id(edge.from, graph.ops().size());
   for (const OpId before : graph.issue_after(id)) check_id(before, graph.ops().size());
   for (const StorageId held : graph.holds(id)) check_id(held, graph.storages().size());
@@ -345,7 +355,8 @@ void check_links(const OpGraph& graph, OpId id) {
   const std::span<const StreamId> parts = graph.parts(id);
   for (std::size_t part = 0; part < parts.size(); ++part) {
     check_id(parts[part], graph.streams().size());
-    for (std::size_t other = 0; other < part; ++other) STEPSIM_CHECK(parts[other] != parts[part]);
+    STEPSIM_CHECK(last_part[at(parts[part].index)] != id);
+    last_part[at(parts[part].index)] = id;
     for (const QueueId queue : graph.queues(id, static_cast<std::int32_t>(part))) check_id(queue, graph.queues().size());
   }
 }
@@ -383,7 +394,8 @@ OpGraph OpGraphBuilder::build() && {
   }
   check_ops(graph);
   check_streams(graph);
-  for (std::int32_t op = 0; at(op) < graph.ops_.size(); ++op) check_links(graph, OpId{op});
+  std::vector<OpId> last_part(graph.streams_.size());
+  for (std::int32_t op = 0; at(op) < graph.ops_.size(); ++op) check_links(graph, OpId{op}, last_part);
   std::vector<OpId> order(graph.ops_.size());
   for (std::size_t op = 0; op < order.size(); ++op) order[op].index = static_cast<std::int32_t>(op);
   graph.set_issue_order(order);

@@ -107,6 +107,9 @@ class OpGraph {
   std::span<const OpId> issue_after(OpId id) const { return row(issue_after_, issue_after_begin_, id); }
   // Streams of the op's parts, its own first (size 1 for an ordinary op, 0 for a marker outside every stream).
   std::span<const StreamId> parts(OpId id) const;
+  // Of a point-to-point op with two parts one receives, the one on whose device it writes (the second if it writes nothing), and the other
+  // sends. Parts of other ops do both.
+  TransferSide side(OpId id, std::int32_t part) const;
   // Queues that part `part` takes when it could start and gives back at its end.
   std::span<const QueueId> queues(OpId id, std::int32_t part) const;
   std::span<const OpId> issue_order(IssuerId id) const;

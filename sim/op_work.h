@@ -62,6 +62,7 @@ struct Copy {
   Bytes bytes{};
   CopyDirection direction = CopyDirection::kDeviceToHost;
   bool pinned = true;
+  bool allocates = false;  // the host buffer is allocated and pinned before the launch: host time
   friend auto operator<=>(const Copy&, const Copy&) = default;
 };
 
@@ -80,6 +81,10 @@ using OpWork = std::variant<Marker, Gemm, Attention, MemoryBound, Collective, Co
 
 enum class OpClass : std::uint8_t { kMarker, kCompute, kCollective, kPointToPoint, kCopyToHost, kCopyToDevice };
 OpClass op_class(const OpWork& work);
+
+// What a part of an op does to its device's links: of a point-to-point transfer between two parts one receives and one sends, all else
+// does both.
+enum class TransferSide : std::uint8_t { kBoth, kReceives, kSends };
 
 // Arithmetic of the op itself (0 for copies, collectives, memory-bound kernels); a multiply-add counts 2. Causal attention counts half.
 Flops arithmetic(const OpWork& work);

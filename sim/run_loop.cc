@@ -206,7 +206,7 @@ void RunLoop::start(OpId op) {
   const bool shares = cost.loads > 0 && cost.alone.count() > 0;
   slots_[slot] = {.op = op, .run = static_cast<std::uint32_t>(result_.timeline.size() - 1), .unslowed_end = end, .shares = shares};
   events_.push({.at = end, .op = op, .slot = slot});
-  if (shares) contention_.join(slot, costs_.loads(cost), from, cost.alone);
+  if (shares) contention_.join(slot, {costs_.loads(cost), cost.first_load}, from, cost.alone);
   if (has(op, RunPlan::kGated)) {
     gate_.claim(op);
     wake_pools(op);

@@ -1,6 +1,10 @@
 #include "sim/run_plan.h"
 
 #include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "sim/check.h"
 
 namespace stepsim {
 
@@ -26,7 +30,7 @@ void add_parts(const Sources& from, OpId id, RunPlan& plan, std::vector<RunPlan:
   std::int32_t part_index = 0;
   for (const StreamId part : from.graph.parts(id)) {
     const Stream& stream = from.streams[at(part.index)];
-    if (!marker) costs.push_back(from.costs.row_on(op.work, stream.device));
+    if (!marker) costs.push_back(from.costs.row_on(op.work, stream.device, from.graph.side(id, part_index)));
     if (stream.any_ready_op) plan.unordered.push_back(static_cast<std::int32_t>(from.graph.ops().size() + plan.parts.size()));
     plan.parts.push_back({id, part_index++});
     part_rows.push_back({.unmet = 1, .stream = part.index, .priority = op.priority, .cost = marker ? -1 : costs.back()});
@@ -68,26 +72,71 @@ void add_candidates(const Sources& from, RunPlan& plan) {
   plan.rows.insert(plan.rows.end(), part_rows.begin(), part_rows.end());
 }
 
-OpId candidate_on(const OpGraph& graph, const RunPlan& plan, OpId op, StreamId stream) {
-  if (!(plan.flags[at(op.index)] & RunPlan::kParts)) return op;
-  const std::span<const StreamId> parts = graph.parts(op);
-  std::int32_t part = 0;
-  while (parts[at(part)] != stream) ++part;
-  return OpId{plan.first_part[at(op.index)] + part};
+// The candidates of every stream, ops with several parts by the part that is there: they are found in one walk through the ops.
+void own_order(const OpGraph& graph, RunPlan& plan) {
+  std::vector<OpId> order(plan.ops());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const OpId op{static_cast<std::int32_t>(i)};
+    order[at(graph.issue_position(op))] = op;
+  }
+  std::vector<std::size_t> next;  // by stream
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < graph.streams().size(); ++i) {
+    next.push_back(end);
+    end += graph.stream_order(StreamId{static_cast<std::int32_t>(i)}).size();
+  }
+  plan.owned_order.resize(end);
+  for (const OpId op : order) {
+    std::int32_t candidate = (plan.flags[at(op.index)] & RunPlan::kParts) ? plan.first_part[at(op.index)] : op.index;
+    for (const StreamId stream : graph.parts(op)) plan.owned_order[next[at(stream.index)]++] = OpId{candidate++};
+  }
 }
 
 void add_streams(const OpGraph& graph, RunPlan& plan) {
-  if (!plan.parts.empty()) plan.owned_order.reserve(plan.rows.size());  // not moved afterwards: each candidate is in one stream
+  const bool owned = !plan.parts.empty();
+  if (owned) own_order(graph, plan);
+  std::size_t begin = 0;
   for (std::size_t i = 0; i < graph.streams().size(); ++i) {
-    const StreamId stream{static_cast<std::int32_t>(i)};
-    const std::span<const OpId> order = graph.streams()[i].any_ready_op ? std::span<const OpId>() : graph.stream_order(stream);
-    plan.streams.push_back(order);
-    if (plan.parts.empty()) continue;
-    const std::size_t begin = plan.owned_order.size();
-    for (const OpId op : order) plan.owned_order.push_back(candidate_on(graph, plan, op, stream));
-    plan.streams.back() = std::span<const OpId>(plan.owned_order).subspan(begin);
+    const std::span<const OpId> order = graph.stream_order(StreamId{static_cast<std::int32_t>(i)});
+    plan.streams.push_back(owned ? std::span<const OpId>(plan.owned_order).subspan(begin, order.size()) : order);
+    begin += order.size();
+    if (graph.streams()[i].any_ready_op) plan.streams.back() = {};
   }
 }
+
+// Which parts of an op with several an edge concerns: found by device, so that a row over thousands of devices takes no square of them.
+class ConcernedParts {
+ public:
+  explicit ConcernedParts(const OpGraph& graph) : graph_(graph) {}
+
+  void of_op(OpId to) {
+    by_device_.clear();
+    for (const StreamId part : graph_.parts(to)) by_device_.push_back({device(part), static_cast<std::int32_t>(by_device_.size())});
+    std::sort(by_device_.begin(), by_device_.end());
+  }
+  // Calls `use` with the number of each, ascending.
+  template <class Use>
+  void for_each(const Edge& edge, const Use& use) {
+    found_.clear();
+    for (const StreamId stream : graph_.parts(edge.from)) {
+      auto part = std::lower_bound(by_device_.begin(), by_device_.end(), Place{device(stream), 0});
+      for (; part != by_device_.end() && part->first == device(stream); ++part) found_.push_back(part->second);
+    }
+    std::sort(found_.begin(), found_.end());
+    found_.erase(std::unique(found_.begin(), found_.end()), found_.end());
+    for (const std::int32_t part : found_) use(part);
+    if (!found_.empty()) return;
+    for (std::int32_t part = 0; at(part) < by_device_.size(); ++part) use(part);
+  }
+
+ private:
+  using Place = std::pair<DeviceId, std::int32_t>;  // of a part
+  DeviceId device(StreamId stream) const { return graph_.streams()[at(stream.index)].device; }
+
+  const OpGraph& graph_;
+  std::vector<Place> by_device_;
+  std::vector<std::int32_t> found_;
+};
 
 RunPlan::Successors& successors(RunPlan& plan, EdgeKind kind) { return kind == EdgeKind::kEndToStart ? plan.at_end : plan.at_start; }
 
@@ -97,54 +146,52 @@ void add_successor(RunPlan& plan, const Edge& edge, std::int32_t candidate) {
   ++plan.rows[at(candidate)].unmet;
 }
 
-void add_successor_parts(const OpGraph& graph, RunPlan& plan, const Edge& edge, OpId to) {
-  const std::span<const StreamId> parts = graph.parts(to), from_parts = graph.parts(edge.from);
-  const auto on_device_of = [&](StreamId part) {
-    const auto device = [&](StreamId stream) { return graph.streams()[at(stream.index)].device; };
-    return std::any_of(from_parts.begin(), from_parts.end(), [&](StreamId stream) { return device(stream) == device(part); });
-  };
-  const bool concerns_all = std::none_of(parts.begin(), parts.end(), on_device_of);
-  for (std::size_t part = 0; part < parts.size(); ++part) {
-    if (!concerns_all && !on_device_of(parts[part])) continue;
-    add_successor(plan, edge, plan.first_part[at(to.index)] + static_cast<std::int32_t>(part));
+// Where each row begins, from the sizes in `end`; all rows are empty then.
+void open_rows(RunPlan::Successors& table) {
+  std::size_t begin = 0;
+  for (RunPlan::Successors::Row& row : table.rows) {
+    const std::size_t size = row.end;
+    row.begin = row.end = static_cast<std::uint32_t>(begin);
+    begin += size;
+    STEPSIM_CHECK(begin <= std::numeric_limits<std::uint32_t>::max());
   }
+  table.candidates.resize(begin);
 }
 
 // Rows are made for all edges; those that the order of a stream already implies then leave them partly empty.
 void add_successors(const OpGraph& graph, RunPlan& plan) {
+  ConcernedParts concerned(graph);
   for (std::size_t i = 0; i < plan.ops(); ++i) {
     const OpId to{static_cast<std::int32_t>(i)};
+    const bool several = plan.rows[i].stream == RunPlan::kSeveral;
+    if (several) concerned.of_op(to);
     for (const Edge& edge : graph.predecessors(to)) {
       std::vector<RunPlan::Successors::Row>& rows = successors(plan, edge.kind).rows;
       if (rows.empty()) rows.resize(plan.ops());
-      rows[at(edge.from.index)].end += plan.rows[i].stream == RunPlan::kSeveral ? static_cast<std::uint32_t>(graph.parts(to).size()) : 1;
+      std::uint32_t& size = rows[at(edge.from.index)].end;
+      several ? concerned.for_each(edge, [&size](std::int32_t) { ++size; }) : static_cast<void>(++size);
     }
-  }
-  for (RunPlan::Successors* table : {&plan.at_end, &plan.at_start}) {
-    std::uint32_t begin = 0;
-    for (RunPlan::Successors::Row& row : table->rows) {
-      const std::uint32_t size = row.end;
-      row = {.begin = begin, .end = begin};
-      begin += size;
-    }
-    table->candidates.resize(begin);
   }
   if (plan.at_end.rows.empty() && plan.at_start.rows.empty()) return;
+  open_rows(plan.at_end);
+  open_rows(plan.at_start);
   for (std::size_t i = 0; i < plan.ops(); ++i) {
     const OpId to{static_cast<std::int32_t>(i)};
     const std::span<const Edge> edges = graph.predecessors(to);
     if (edges.empty()) continue;
     const std::int32_t stream = plan.rows[i].stream;
+    if (stream == RunPlan::kSeveral) {
+      concerned.of_op(to);
+      for (const Edge& edge : edges) {
+        concerned.for_each(edge, [&](std::int32_t part) { add_successor(plan, edge, plan.first_part[i] + part); });
+      }
+      continue;
+    }
     const bool in_order = stream >= 0 && !graph.streams()[at(stream)].any_ready_op;
     for (const Edge& edge : edges) {
       const bool implied = in_order && edge.kind == EdgeKind::kEndToStart && plan.rows[at(edge.from.index)].stream == stream &&
                            graph.issue_position(edge.from) < graph.issue_position(to);
-      if (implied) continue;
-      if (stream == RunPlan::kSeveral) {
-        add_successor_parts(graph, plan, edge, to);
-      } else {
-        add_successor(plan, edge, to.index);
-      }
+      if (!implied) add_successor(plan, edge, to.index);
     }
   }
 }

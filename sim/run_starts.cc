@@ -56,7 +56,7 @@ bool RunLoop::last_part_there(std::int32_t candidate) {
     const OpCosts::Row& cost = costs_.row(plan_.rows[at(candidate)].cost);
     if (cost.waiting == 0) return false;
     state.slot = new_slot(op);
-    contention_.join_waiting(*state.slot, costs_.waiting_loads(cost));
+    contention_.join_waiting(*state.slot, {costs_.waiting_loads(cost), cost.first_waiting});
     return false;
   }
   for_each_candidate(op, [&](std::int32_t each) {

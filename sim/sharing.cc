@@ -122,7 +122,37 @@ void RateFilling::stop_at_full_resources(std::uint64_t level) {
   rising_.erase(stopped, rising_.end());
 }
 
+// Where the answer to the sharers stands or, if its rows are others, may be put. None: not to be remembered.
+RateFilling::Answer* RateFilling::remembered(std::span<const Sharer> sharers) {
+  constexpr int kBits = 12;  // measured: more answers than that are seldom asked for again
+  if (sharers.size() < 2 || sharers.size() > kMostRemembered) return nullptr;
+  std::uint64_t hash = 0;
+  for (const Sharer& sharer : sharers) {
+    if (sharer.row == Sharer::kNoRow) return nullptr;
+    hash = (hash + sharer.row + 1) * 0x9E3779B97F4A7C15u;
+  }
+  if (answers_.empty()) answers_.resize(std::size_t{1} << kBits);
+  return &answers_[hash >> (64 - kBits)];
+}
+
 std::span<const std::uint64_t> RateFilling::rates(std::span<const Sharer> sharers) {
+  Answer* const answer = remembered(sharers);
+  if (answer == nullptr) {
+    fill(sharers);
+    return rates_;
+  }
+  std::array<std::uint32_t, kMostRemembered> rows;
+  rows.fill(Sharer::kNoRow);
+  for (std::size_t i = 0; i < sharers.size(); ++i) rows[i] = sharers[i].row;
+  if (answer->rows != rows) {
+    fill(sharers);
+    answer->rows = rows;
+    std::copy(rates_.begin(), rates_.end(), answer->rates.begin());
+  }
+  return std::span(answer->rates).first(sharers.size());
+}
+
+void RateFilling::fill(std::span<const Sharer> sharers) {
   rates_.assign(sharers.size(), kFullSpeed);
   add_demand(sharers);
   for (std::size_t i = 0; i < sharers.size(); ++i) add_rising(static_cast<std::uint32_t>(i), sharers[i].loads);
@@ -133,7 +163,6 @@ std::span<const std::uint64_t> RateFilling::rates(std::span<const Sharer> sharer
   for (const std::int32_t resource : touched_) levels_[at(resource)].demand = 0;
   touched_.clear();
   terms_.clear();
-  return rates_;
 }
 
 std::vector<std::uint64_t> progress_rates(std::span<const Sharer> sharers, std::int32_t resources) {

@@ -2,6 +2,7 @@
 // A pure function of numbers; knows no op and no time. ARCHITECTURE.md, "Resources", says the rule, why, and its known price.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -20,12 +21,15 @@ struct Share {  // one load of one op
 
 struct Sharer {
   std::span<const Share> loads;  // each resource at most once
+  std::uint32_t row = kNoRow;    // names the loads: sharers of one row have the same; none: they are looked at
+  static constexpr std::uint32_t kNoRow = 0xffffffff;
 };
 
 // x_i of each sharer in units of 2^-48, at least 1. Independent of the order of the sharers and of sharers they share nothing with.
 std::vector<std::uint64_t> progress_rates(std::span<const Sharer> sharers, std::int32_t resources);
 
-// The same rule for many calls: keeps its tables, allocates nothing once they have grown.
+// The same rule for many calls: keeps its tables, allocates nothing once they have grown; and remembers the answers to few sharers with
+// rows, since the ops of a step meet in the same ways again and again.
 //
 // The level t is a multiple of 2^-48. An op with d = u / w rises as t / d; it uses peers * u * t / d of a resource, its slope there, which
 // is kept in units of 2^-60 and rounded up. A resource with the capacity C left by the ops that have stopped is full at
@@ -56,6 +60,14 @@ class RateFilling {
     Uint128 slope = 0;
   };
 
+  static constexpr std::size_t kMostRemembered = 4;  // sharers
+  struct Answer {
+    std::array<std::uint32_t, kMostRemembered> rows{};  // Sharer::kNoRow behind the last
+    std::array<std::uint64_t, kMostRemembered> rates{};
+  };
+
+  Answer* remembered(std::span<const Sharer> sharers);
+  void fill(std::span<const Sharer> sharers);
   void add_demand(std::span<const Sharer> sharers);
   void add_rising(std::uint32_t sharer, std::span<const Share> loads);
   std::uint64_t next_level();
@@ -69,6 +81,7 @@ class RateFilling {
   std::vector<Rising> rising_;
   std::vector<Term> terms_;
   std::vector<std::uint64_t> rates_;
+  std::vector<Answer> answers_;  // by a hash of the rows; empty before the first
 };
 
 }  // namespace stepsim

@@ -122,6 +122,17 @@ std::optional<std::int64_t> rounded(const Parsed& parsed) {
   return static_cast<std::int64_t>(nearest);
 }
 
+// Whether bytes were asked for in parts: "0.3 B", or what is none of a byte, "0.0001 KiB". "79.1 GiB" is rounded.
+bool splits_a_byte(const Parsed& parsed, std::int64_t nearest) {
+  if (parsed.unit.factor > 1) return nearest == 0 && parsed.number.digits > 0;
+  Uint128 digits = parsed.number.digits;
+  for (int i = 0; i < -parsed.number.exponent && digits > 0; ++i) {
+    if (digits % 10 != 0) return true;
+    digits /= 10;
+  }
+  return false;
+}
+
 std::int64_t parse_integer(std::string_view text, std::string_view what, std::span<const Unit> units) {
   const std::optional<std::int64_t> value = rounded(parse(text, what, units));
   if (!value) fail(text, what, units);
@@ -169,7 +180,14 @@ constexpr Unit kPrintedFlopRates[] = {{"FLOP/s", 1},      {"kFLOP/s", kKilo}, {"
 
 }  // namespace
 
-Bytes parse_bytes(std::string_view text) { return Bytes(parse_integer(text, "a size", kSizes)); }
+Bytes parse_bytes(std::string_view text) {
+  const std::int64_t size = parse_integer(text, "a size", kSizes);
+  if (splits_a_byte(parse(text, "a size", kSizes), size)) {
+    throw QuantityError(fmt::format("found \"{}\", a fraction of a byte, wanted whole bytes", text));
+  }
+  return Bytes(size);
+}
+
 Duration parse_duration(std::string_view text) { return Duration(parse_integer(text, "a time", kTimes)); }
 BytesPerSecond parse_bytes_per_second(std::string_view text) { return BytesPerSecond(parse_rate(text, "a rate", kByteRates) / 8); }
 FlopsPerSecond parse_flops_per_second(std::string_view text) { return FlopsPerSecond(parse_rate(text, "a FLOP rate", kFlopRates)); }

@@ -59,7 +59,7 @@ class QuantityError : public std::exception {
 
 // Decimal number, optional space, unit. Sizes: B kB MB GB TB (powers of 1000), KiB MiB GiB TiB. Times: ps ns us ms s. Rates: size "/s",
 // also Gb/s (bits). FLOP rates: GFLOP/s TFLOP/s PFLOP/s. Rounded to the nearest integer for sizes and times (halves up). A missing or
-// foreign unit, a negative or non-finite number, trailing text and an overflow throw QuantityError, which names the units wanted.
+// foreign unit, a negative or non-finite number, a fraction of a byte ("0.3 B"), trailing text and an overflow throw QuantityError.
 Bytes parse_bytes(std::string_view text);
 Duration parse_duration(std::string_view text);
 BytesPerSecond parse_bytes_per_second(std::string_view text);

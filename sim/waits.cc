@@ -78,21 +78,21 @@ void Waits::note_queues_and_ready_streams() {
   const auto starts_any = [](const Stream& stream) { return stream.any_ready_op; };
   if (queues == 0 && std::none_of(graph_.streams().begin(), graph_.streams().end(), starts_any)) return;
   std::vector<Use> uses;
-  for (std::int32_t index = 0; at(index) < graph_.ops().size(); ++index) {
-    const OpId op{index};
+  for (const OpRun& its_run : result_.timeline) {  // by start, then op: where nothing waits in place, the order that is wanted
+    const OpId op = its_run.op;
     const std::span<const StreamId> parts = graph_.parts(op);
     for (std::int32_t part = 0; at(part) < parts.size(); ++part) {
       const std::size_t stream = at(parts[at(part)].index);
       const bool any_ready = graph_.streams()[stream].any_ready_op;
-      if ((!any_ready && graph_.queues(op, part).empty()) || run(op) == nullptr) continue;
-      const OpRun& its_run = *run(op);
+      const std::span<const QueueId> taken = graph_.queues(op, part);
+      if (!any_ready && taken.empty()) continue;
       const TimePoint begin = occupied(op, part);
-      for (const QueueId queue : graph_.queues(op, part)) uses.push_back({begin, its_run.start, its_run.end, op, at(queue.index)});
+      for (const QueueId queue : taken) uses.push_back({begin, its_run.start, its_run.end, op, at(queue.index)});
       if (any_ready) uses.push_back({begin, its_run.start, its_run.end, op, queues + stream});
     }
   }
-  std::stable_sort(uses.begin(), uses.end(),
-                   [](const Use& a, const Use& b) { return std::tie(a.begin, a.start, a.op) < std::tie(b.begin, b.start, b.op); });
+  const auto sooner = [](const Use& a, const Use& b) { return std::tie(a.begin, a.start, a.op) < std::tie(b.begin, b.start, b.op); };
+  if (!std::is_sorted(uses.begin(), uses.end(), sooner)) std::stable_sort(uses.begin(), uses.end(), sooner);
   struct Server {
     using End = std::pair<TimePoint, OpId>;
     std::priority_queue<End, std::vector<End>, std::greater<>> busy;

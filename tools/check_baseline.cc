@@ -84,17 +84,33 @@ static std::string name_in(const Json& json, const std::string& file, const char
   return json[pointer];
 }
 
+// Which stage a report is about. The number of the last stage is another way to say "last"; one stage is the worst and the last.
+static std::string described_rank(const std::string& rank, std::int64_t stages) {
+  if (stages == 1 || rank.empty()) return "worst";
+  return rank == std::to_string(stages - 1) ? "last" : rank;
+}
+
 CheckedJob checked_job(const Job& job) {
   const auto value = [&job](const char* path) {
     const auto found = std::find_if(job.values.begin(), job.values.end(), [&](const JobValue& each) { return each.path == path; });
     return found == job.values.end() ? std::string() : found->value;
   };
-  return {value("model.name"), value("hardware.name")};
+  return {value("model.name"), value("hardware.name"), described_rank(value("parallel.rank"), job.parallel.pipeline)};
 }
 
 // Files are the same by their names alone: the baseline may have been made in another folder.
 static bool same_name(const std::string& a, const std::string& b) {
   return std::filesystem::path(a).filename() == std::filesystem::path(b).filename();
+}
+
+// What --rank described in the run that wrote the file.
+static std::string rank_in(const Json& json, const std::string& file) {
+  const Json::json_pointer rank("/job/parallel/rank/value"), stages("/job/parallel/pp/value");
+  if (!json.contains(rank)) return "worst";
+  if (!json[rank].is_string() || !json.contains(stages) || !json[stages].is_number_integer()) {
+    throw InputError({file}, "found a rank that is no text, or no pipeline stages, wanted the JSON of an earlier run");
+  }
+  return described_rank(json[rank], json[stages]);
 }
 
 static void check_same_job(const Json& json, const std::string& file, const CheckedJob& job) {
@@ -103,8 +119,11 @@ static void check_same_job(const Json& json, const std::string& file, const Chec
     throw InputError({file},
                      fmt::format("found schema_version {}, wanted {}: a baseline of this version of stepsim", found, kSchemaVersion));
   }
-  const std::string model = name_in(json, file, "model"), hardware = name_in(json, file, "hardware");
-  if (same_name(model, job.model) && same_name(hardware, job.hardware)) return;
+  const std::string model = name_in(json, file, "model"), hardware = name_in(json, file, "hardware"), rank = rank_in(json, file);
+  if (same_name(model, job.model) && same_name(hardware, job.hardware)) {
+    if (rank == job.rank) return;
+    throw InputError({file}, fmt::format("found the baseline of --rank {}, wanted one of --rank {}", rank, job.rank));
+  }
   throw InputError({file}, fmt::format("found the baseline of {} on {}, wanted one of {} on {}", model, hardware, job.model, job.hardware));
 }
 
@@ -136,6 +155,7 @@ CheckLimits check_limits(const CheckOptions& options, const CheckedJob& job) {
   }
   if (!options.max_peak.empty()) {
     const Baseline baseline{limits.baseline_peak.has_value(), static_cast<double>(limits.baseline_peak.value_or(Bytes()).value)};
+    limits.peak_of_all = options.max_peak.front() != '+';
     limits.peak = Bytes(limit_of("--max-peak", options.max_peak, baseline, [](std::string_view text) { return parse_bytes(text).value; }));
   }
   if (!options.min_margin.empty()) {
@@ -155,7 +175,6 @@ static std::string moved(const std::string& now, const std::optional<Value>& bas
 }
 
 std::string check_failure(const CheckLimits& limits, const StepRun& run) {
-  const DeviceMemory& reported = run.reported();
   std::string text;
   const auto add = [&text](const std::string& part) { text += (text.empty() ? "check: " : "; ") + part; };
   const Duration time = run.run.result.end;
@@ -165,15 +184,17 @@ std::string check_failure(const CheckLimits& limits, const StepRun& run) {
     add("step time " + moved(print_duration(time), limits.baseline_time, before, ratio) + ", at most " + print_duration(*limits.time) +
         " allowed");
   }
-  const Bytes peak = reported.peak.bytes;
+  const Bytes peak = limits.peak_of_all ? run.run.worst().peak.bytes : run.reported().peak.bytes;
   if (limits.peak && peak > *limits.peak) {
-    const double ratio = limits.baseline_peak ? static_cast<double>(peak.value) / static_cast<double>(limits.baseline_peak->value) : 1;
-    const std::string before = limits.baseline_peak ? print_bytes(*limits.baseline_peak) : "";
-    add("peak " + moved(print_bytes(peak), limits.baseline_peak, before, ratio) + ", at most " + print_bytes(*limits.peak) + " allowed");
+    const std::optional<Bytes> baseline = limits.peak_of_all ? std::nullopt : limits.baseline_peak;
+    const double ratio = baseline ? static_cast<double>(peak.value) / static_cast<double>(baseline->value) : 1;
+    const std::string before = baseline ? print_bytes(*baseline) : "";
+    add("peak " + moved(print_bytes(peak), baseline, before, ratio) + ", at most " + print_bytes(*limits.peak) + " allowed");
   }
   if (limits.must_fit && run.run.result.out_of_memory) add("the step does not fit, --must-fit");
-  if (limits.margin && reported.capacity && reported.capacity->value - peak.value < limits.margin->value) {
-    const std::int64_t margin = reported.capacity->value - peak.value;
+  const DeviceMemory* const tightest = run.run.tightest();
+  if (limits.margin && tightest != nullptr && *tightest->margin() < limits.margin->value) {
+    const std::int64_t margin = *tightest->margin();
     add((margin < 0 ? "margin -" + print_bytes(Bytes(-margin)) : "margin " + print_bytes(Bytes(margin))) + ", at least " +
         print_bytes(*limits.margin) + " wanted");
   }

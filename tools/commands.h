@@ -25,6 +25,14 @@ struct ExplainArguments {
 };
 int explain_command(const ExplainArguments& arguments);
 
+struct CompareArguments {
+  std::vector<std::string> files{};  // several: side by side; one or none: as the flags say it, and with `changes`
+  std::vector<FlagValue> flags{};    // of all jobs
+  std::vector<FlagValue> changes{};  // --set, in order
+  std::string json{};
+};
+int compare_command(const CompareArguments& arguments);
+
 struct ListArguments {
   std::string what, json;
 };

@@ -66,8 +66,9 @@ std::string CsvReader::cell() {
 }
 
 CsvRow CsvReader::row() {
-  CsvRow row{line_, {}};
+  CsvRow row{line_, 1, {}, {}};
   while (true) {
+    row.origins.push_back({line_, static_cast<int>(at_ - line_begin_) + 1});
     row.cells.push_back(cell());
     if (!ended() && text_[at_] == '\r') ++at_;  // of \r\n after a quoted cell
     if (ended()) return row;

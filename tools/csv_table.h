@@ -1,6 +1,7 @@
 // A CSV file (RFC 4180) with a head. Knows no column's meaning.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -8,9 +9,18 @@
 
 namespace stepsim {
 
+// What a cell was written as. CSV does not tell: any text. Absent: its JSON object lacks the key, or has null.
+enum class CellForm : std::uint8_t { kAny, kText, kNumber, kSwitch, kList, kAbsent };
+
+struct CellOrigin {
+  int line = 0, column = 0;  // where it begins, 1-based; of an absent one its row
+  CellForm form = CellForm::kAny;
+};
+
 struct CsvRow {
-  int line = 0;  // where it begins, 1-based; the head is line 1
+  int line = 0, column = 1;  // where it begins, 1-based; the head is line 1
   std::vector<std::string> cells;
+  std::vector<CellOrigin> origins;  // by cell
 };
 
 struct CsvTable {

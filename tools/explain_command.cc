@@ -8,15 +8,15 @@ int explain_command(const ExplainArguments& arguments) {
   const Job job = resolve_job(arguments.job);
   StepRun run;
   Explanation explained;
-  std::vector<ModuleAccount> modules;
+  std::vector<ModuleAccount> modules, offload_modules;
   const std::vector<Output> outputs = {
-      {"--json", arguments.json, [&](const TextSink& sink) { sink(explain_json(job, run, explained, modules)); }}};
+      {"--json", arguments.json, [&](const TextSink& sink) { sink(explain_json(job, run, explained, modules, offload_modules)); }}};
   check_outputs(outputs, job.files);
   modules = module_table(job);
+  offload_modules = offload_modules_of(job);
   run = run_step(job);
   explained = explanation(job, run);
-  write_outputs(outputs);
-  print_summary(outputs, arguments.module_table ? module_table_text(job, modules) : explain_text(job, run, explained));
+  write_outputs(outputs, arguments.module_table ? module_table_text(job, modules, offload_modules) : explain_text(job, run, explained));
   return kExitDone;
 }
 

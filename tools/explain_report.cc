@@ -44,7 +44,8 @@ static Json module_json(const std::vector<ModuleAccount>& modules) {
   return rows;
 }
 
-std::string explain_json(const Job& job, const StepRun& run, const Explanation& explained, const std::vector<ModuleAccount>& modules) {
+std::string explain_json(const Job& job, const StepRun& run, const Explanation& explained, const std::vector<ModuleAccount>& modules,
+                         const std::vector<ModuleAccount>& offload_modules) {
   Json json{{"schema_version", 1}, {"version", STEPSIM_VERSION}, {"model", job.model.name}, {"placement", placement_label(job.placement)}};
   json["parameters_per_device"] = run.step.parameters_per_device;
   json["layers"] = Json::array();
@@ -52,6 +53,7 @@ std::string explain_json(const Job& job, const StepRun& run, const Explanation& 
     json["layers"].push_back({{"name", layer.name},
                               {"saved_bytes", layer.saved.value},
                               {"dropped_bytes", layer.dropped.value},
+                              {"offloaded_bytes", layer.moved.value},
                               {"forward_flops", layer.forward.value},
                               {"backward_flops", layer.backward.value},
                               {"recompute_flops", layer.recompute.value}});
@@ -68,9 +70,15 @@ std::string explain_json(const Job& job, const StepRun& run, const Explanation& 
                            {"link_bytes", op.link.value},
                            {"start_s", in_seconds(op.start)},
                            {"time_s", in_seconds(op.time)},
+                           {"slowed_s", in_seconds(op.slowed)},
+                           {"waiting_s", in_seconds(op.waiting)},
                            {"bound_by", op.bound_by}});
   }
   json["modules"] = module_json(modules);
+  json["offload_modules"] = Json::array();
+  for (const ModuleAccount& module : offload_modules) {
+    json["offload_modules"].push_back({{"name", module.name}, {"tensors", module.tensors}, {"bytes", module.bytes.value}});
+  }
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -83,7 +91,8 @@ struct LayerRun {
 
 static std::vector<LayerRun> equal_layers(const std::vector<LayerAccount>& layers) {
   const auto equal = [](const LayerAccount& a, const LayerAccount& b) {
-    return a.saved == b.saved && a.dropped == b.dropped && a.forward == b.forward && a.backward == b.backward && a.recompute == b.recompute;
+    return a.saved == b.saved && a.dropped == b.dropped && a.moved == b.moved && a.forward == b.forward && a.backward == b.backward &&
+           a.recompute == b.recompute;
   };
   std::vector<LayerRun> runs;
   for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -113,14 +122,22 @@ static std::string stages_text(const Job& job, const StepRun& run) {
 }
 
 static std::string layers_text(const Explanation& explained) {
-  std::vector<std::vector<std::string>> table = {{"", "saved MiB", "run again MiB", "forward GFLOP", "backward GFLOP", "recompute GFLOP"}};
+  std::vector<std::vector<std::string>> table = {
+      {"", "saved MiB", "of it on the host", "run again MiB", "forward GFLOP", "backward GFLOP", "recompute GFLOP"}};
   for (const LayerRun& run : equal_layers(explained.layers)) {
     const LayerAccount& layer = explained.layers[run.first];
-    table.push_back({run_name(explained.layers, run), fmt::format("{:.3f}", mib(layer.saved)), fmt::format("{:.3f}", mib(layer.dropped)),
-                     fmt::format("{:.3f}", layer.forward.value * 1e-9), fmt::format("{:.3f}", layer.backward.value * 1e-9),
-                     fmt::format("{:.3f}", layer.recompute.value * 1e-9)});
+    table.push_back({run_name(explained.layers, run), fmt::format("{:.3f}", mib(layer.saved)), fmt::format("{:.3f}", mib(layer.moved)),
+                     fmt::format("{:.3f}", mib(layer.dropped)), fmt::format("{:.3f}", layer.forward.value * 1e-9),
+                     fmt::format("{:.3f}", layer.backward.value * 1e-9), fmt::format("{:.3f}", layer.recompute.value * 1e-9)});
   }
   return table_text(table);
+}
+
+// The last op that needs it; of one that was on the host meanwhile, what frees either storage.
+static std::string deaths_text(const TensorAccount& account) {
+  if (account.lives.empty()) return "";
+  if (account.tensor->placement != "offload" || account.lives.size() < 2) return account.lives.back().dies;
+  return fmt::format("{}; copied back: {}", account.lives.front().dies, account.lives.back().dies);
 }
 
 static std::string tensors_text(const Explanation& explained) {
@@ -130,8 +147,7 @@ static std::string tensors_text(const Explanation& explained) {
       if (account.layer != explained.layers[run.first].name) continue;
       const SavedTensor& tensor = *account.tensor;
       table.push_back({run_name(explained.layers, run), tensor.name, tensor.op, fmt::format("[{}]", fmt::join(tensor.shape, ", ")),
-                       dtype_name(tensor.dtype), fmt::format("{:.3f}", mib(tensor.bytes)), tensor.placement,
-                       account.lives.empty() ? "" : account.lives.back().dies});
+                       dtype_name(tensor.dtype), fmt::format("{:.3f}", mib(tensor.bytes)), tensor.placement, deaths_text(account)});
     }
   }
   return table_text(table);
@@ -144,7 +160,7 @@ static std::string scope_of(const Job& job) {
 struct OpTotal {
   std::size_t count = 0;
   double flops = 0, memory_mib = 0, link_mib = 0;
-  Duration time{};
+  Duration time{}, waiting{};
   std::string bound_by{};  // of the first
 };
 
@@ -164,23 +180,26 @@ static std::string ops_text(const Job& job, const StepRun& run, const Explanatio
     sum.memory_mib += mib(explained.ops[i].memory);
     sum.link_mib += mib(explained.ops[i].link);
     sum.time += explained.ops[i].time;
+    sum.waiting += explained.ops[i].waiting;
     all += explained.ops[i].time;
   }
   std::vector<std::vector<std::string>> table = {
-      {"op", "times", "GFLOP each", "HBM MiB each", "link MiB each", "us each", "ms in all", "share", "bound by"}};
+      {"op", "times", "GFLOP each", "HBM MiB each", "link MiB each", "us each", "us waiting", "ms in all", "share", "bound by"}};
   for (const std::string& name : order) {
     const OpTotal& total = totals.at(name);
-    const double times = static_cast<double>(total.count), time_s = seconds(total.time), all_s = seconds(all);
+    const double times = static_cast<double>(total.count);
+    const std::string waiting = total.waiting > Duration{} ? fmt::format("{:.1f}", 1e6 * seconds(total.waiting) / times) : "";
+    const double time_s = seconds(total.time), all_s = seconds(all);
     table.push_back({name, std::to_string(total.count), fmt::format("{:.3f}", total.flops * 1e-9 / times),
                      fmt::format("{:.2f}", total.memory_mib / times), fmt::format("{:.2f}", total.link_mib / times),
-                     fmt::format("{:.1f}", 1e6 * time_s / times), fmt::format("{:.2f}", 1e3 * time_s),
+                     fmt::format("{:.1f}", 1e6 * time_s / times), waiting, fmt::format("{:.2f}", 1e3 * time_s),
                      all_s > 0 ? fmt::format("{:.1f} %", 100 * time_s / all_s) : "", total.bound_by});
   }
   const std::string note = job.training.global_batch > job.training.micro_batch ? ", and the ops of the whole step" : "";
   return "ops of " + scope_of(job) + note +
          "\n(FLOPs of the kernels themselves: causal attention half, flash attention's backward 2.5 times its forward; conventions differ. "
-         "us: as run, "
-         "slowed by what shares the device)\n" +
+         "us: from start to end, slowed by what shares the device; us waiting: before that, of an op on several devices, from when the "
+         "first was there)\n" +
          table_text(table);
 }
 
@@ -191,14 +210,26 @@ std::string explain_text(const Job& job, const StepRun& run, const Explanation& 
          "\nsaved tensors\n" + tensors_text(explained) + "\n" + ops_text(job, run, explained);
 }
 
-std::string module_table_text(const Job& job, const std::vector<ModuleAccount>& modules) {
+static std::string tensors_of(const ModuleAccount& module) {
+  return module.tensors.empty() ? "none" : fmt::format("{}", fmt::join(module.tensors, ", "));
+}
+
+std::string module_table_text(const Job& job, const std::vector<ModuleAccount>& modules,
+                              const std::vector<ModuleAccount>& offload_modules) {
   std::vector<std::vector<std::string>> table = {{"module", "how", "MiB of a layer", "tensors"}};
   for (const ModuleAccount& module : modules) {
     table.push_back({module.name, module.discards_output ? "output dropped" : "run again", fmt::format("{:.3f}", mib(module.bytes)),
-                     module.tensors.empty() ? "none" : fmt::format("{}", fmt::join(module.tensors, ", "))});
+                     tensors_of(module)});
   }
-  return fmt::format("--recompute-modules of {} with {}: what each frees\n", job.model.name, framework_label(job.framework)) +
-         table_text(table);
+  const std::string of_model = fmt::format("of {} with {}: ", job.model.name, framework_label(job.framework));
+  std::string text = "--recompute-modules " + of_model + "what each frees\n" + table_text(table);
+  if (offload_modules.empty()) return text;
+  std::vector<std::vector<std::string>> moved = {{"module", "MiB of a layer", "tensors"}};
+  for (const ModuleAccount& module : offload_modules) {
+    moved.push_back({module.name, fmt::format("{:.3f}", mib(module.bytes)), tensors_of(module)});
+  }
+  return text + "\n--offload-modules " + of_model + "what each takes to the host (a tensor's own name, or *, will do too)\n" +
+         table_text(moved);
 }
 
 }  // namespace stepsim

@@ -13,12 +13,13 @@ struct LayerAccount {
   std::string name;  // "embedding", "layer 3", "head"
   Bytes saved{};     // kept from forward to backward under the placement
   Bytes dropped{};   // saved tensors that are made again
+  Bytes moved{};     // of `saved`: on the host meanwhile
   Flops forward{}, backward{}, recompute{};
 };
 
-// One claim and release of a tensor's storage.
+// One claim and release of a tensor's storage: as it was made, made again, copied back from the host.
 struct TensorLife {
-  std::string born, dies;  // ops; "" for what lives all step
+  std::string born, dies;  // ops; "" for what lives all step; of memory that is freed by event, the copy that the event stands behind
   TimePoint born_at{}, dies_at{};
 };
 
@@ -35,7 +36,9 @@ struct OpAccount {
   Flops flops{};
   Bytes memory{}, link{};
   TimePoint start{};
-  Duration time{};
+  Duration time{};     // from start to end
+  Duration slowed{};   // of that, longer than alone: what shares its resources
+  Duration waiting{};  // of a rendezvous op: before its start, from when the first of its devices was there
 };
 
 struct ModuleAccount {
@@ -53,11 +56,14 @@ struct Explanation {
 
 Explanation explanation(const Job& job, const StepRun& run);
 
-// Of one layer; modules that the model has not are left out.
+// Of one layer; modules that the model has not are left out. What --recompute-modules frees, what --offload-modules moves.
 std::vector<ModuleAccount> module_table(const Job& job);
+std::vector<ModuleAccount> offload_modules_of(const Job& job);
 
-std::string explain_json(const Job& job, const StepRun& run, const Explanation& explained, const std::vector<ModuleAccount>& modules);
+std::string explain_json(const Job& job, const StepRun& run, const Explanation& explained, const std::vector<ModuleAccount>& modules,
+                         const std::vector<ModuleAccount>& offload_modules = {});
 std::string explain_text(const Job& job, const StepRun& run, const Explanation& explained);
-std::string module_table_text(const Job& job, const std::vector<ModuleAccount>& modules);
+std::string module_table_text(const Job& job, const std::vector<ModuleAccount>& modules,
+                              const std::vector<ModuleAccount>& offload_modules = {});
 
 }  // namespace stepsim

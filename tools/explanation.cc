@@ -4,9 +4,11 @@
 #include <map>
 #include <set>
 
+#include "models/offload_modules.h"
 #include "models/recompute_groups.h"
 #include "models/slot_table.h"
 #include "tools/explain_report.h"
+#include "tools/staging.h"
 
 namespace stepsim {
 
@@ -58,14 +60,26 @@ class LayerRows {
   std::set<std::string> embedding_, head_;
 };
 
+// From when the first part of each rendezvous op held its stream.
+static std::map<OpId, TimePoint> first_parts(const StepResult& result) {
+  std::map<OpId, TimePoint> first;
+  for (const PartRun& part : result.parts) {
+    const auto [known, added] = first.try_emplace(part.op, part.occupied);
+    if (!added) known->second = std::min(known->second, part.occupied);
+  }
+  return first;
+}
+
 static void add_ops(const StepRun& run, const LayerRows& rows, Explanation& explained) {
   const OpGraph& graph = run.step.graph;
+  const std::map<OpId, TimePoint> first = first_parts(run.run.result);
   for (const OpRun& timed : run.run.result.timeline) {
     const Op& op = graph.op(timed.op);
     const OpWork& work = graph.work(timed.op);
     if (op.micro_batch > 0 || std::holds_alternative<Marker>(work)) continue;
     const std::int32_t stage = op.stream.valid() ? graph.streams()[static_cast<std::size_t>(op.stream.index)].device.index : 0;
     const auto phase = static_cast<Phase>(graph.bucket(op.phase));
+    const auto part = first.find(timed.op);
     explained.ops.push_back({.op = timed.op,
                              .stage = stage,
                              .name = graph.op_name(timed.op),
@@ -75,7 +89,9 @@ static void add_ops(const StepRun& run, const LayerRows& rows, Explanation& expl
                              .memory = memory_traffic(work),
                              .link = link_bytes(work),
                              .start = timed.start,
-                             .time = timed.end - timed.start});
+                             .time = timed.end - timed.start,
+                             .slowed = timed.slowed,
+                             .waiting = part == first.end() ? Duration{} : timed.start - part->second});
     const std::int64_t row = rows.row(graph, op);
     if (row < 0) continue;
     LayerAccount& layer = explained.layers[static_cast<std::size_t>(row)];
@@ -91,10 +107,15 @@ static std::map<StorageId, TensorLife> lives_of(const StepRun& run) {
   for (const SavedTensor& tensor : run.step.saved) {
     for (const StorageId storage : tensor.storages) lives[storage] = {};
   }
+  std::map<StorageId, OpId> copy_of;
+  for (const CopiedOutStorage& out : copied_storages(graph).out) copy_of[out.storage] = out.copy;
   for (const MemoryEvent& event : run.run.result.memory) {
     const auto life = lives.find(event.storage);
     if (life == lives.end()) continue;
-    const std::string by = event.by.valid() ? graph.op_name(event.by) : "";
+    const auto copy = copy_of.find(event.storage);
+    const bool freed_by_event = !event.by.valid() && event.bytes.value < 0 && copy != copy_of.end();
+    const OpId op = freed_by_event ? copy->second : event.by;
+    const std::string by = op.valid() ? graph.op_name(op) : "";
     if (event.bytes.value > 0) {
       life->second.born = by;
       life->second.born_at = event.at;
@@ -116,6 +137,7 @@ Explanation explanation(const Job& job, const StepRun& run) {
     const std::int64_t row = std::clamp<std::int64_t>(tensor.layer + 1, 0, rows.count() - 1);
     LayerAccount& layer = explained.layers[static_cast<std::size_t>(row)];
     (tensor.placement == "recompute" ? layer.dropped : layer.saved) += tensor.bytes;
+    if (tensor.placement == "offload") layer.moved += tensor.bytes;
     TensorAccount account{rows.name(row), &tensor};
     for (const StorageId storage : tensor.storages) account.lives.push_back(lives.at(storage));
     explained.tensors.push_back(std::move(account));
@@ -134,6 +156,21 @@ std::vector<ModuleAccount> module_table(const Job& job) {
     if (!present) continue;
     ModuleAccount account{module.name, module.discards_output};
     for (const SlotIndex root : slots_of_module(layer, slots, module)) {
+      const Slot& slot = layer.slots[static_cast<std::size_t>(root)];
+      account.tensors.push_back(slot.name);
+      account.bytes += slot.size;
+    }
+    table.push_back(std::move(account));
+  }
+  return table;
+}
+
+std::vector<ModuleAccount> offload_modules_of(const Job& job) {
+  const LayerTemplate layer = transformer_layer({job.model, job.training, job.parallel, job.framework});
+  std::vector<ModuleAccount> table;
+  for (const OffloadModule& module : offload_modules(layer, SlotTable(layer))) {
+    ModuleAccount account{.name = module.name};
+    for (const SlotIndex root : module.saved) {
       const Slot& slot = layer.slots[static_cast<std::size_t>(root)];
       account.tensors.push_back(slot.name);
       account.bytes += slot.size;

@@ -22,18 +22,15 @@ static void account_beside(const OpGraph& graph, const Machine& machine, const P
                            std::span<const StorageId> born, GraphRun& run) {
   const StepResult& finished = run.result;
   auto time = std::async(std::launch::async, [&] { return time_partition(graph, finished, phases); });
-  auto first = std::async(std::launch::async, [&] {
-    return born.empty() ? std::vector<Bytes>() : device_peaks(graph, machine, finished, options.device, {.storages = born});
-  });
-  record_memory(graph, machine, options.device, options.host, run.result);  // writes what the others do not read
+  // Writes what the other does not read.
+  run.born_peaks = record_memory(graph, machine, options.device, options.host, run.result, {.storages = born});
   run.time = time.get();
-  run.born_peaks = first.get();
 }
 
 static void account_in_turn(const OpGraph& graph, const Machine& machine, const CostModel& costs, const PhaseMeaning& phases,
                             const SimulateOptions& options, std::span<const StorageId> born, GraphRun& run) {
-  if (!born.empty()) run.born_peaks = device_peaks(graph, machine, run.result, options.device, {.storages = born});
-  if (!graph.storages().empty()) record_memory(graph, machine, options.device, options.host, run.result);
+  if (!graph.storages().empty())
+    run.born_peaks = record_memory(graph, machine, options.device, options.host, run.result, {.storages = born});
   run.stopped = options.stop_at_out_of_memory && run.result.out_of_memory.has_value();
   if (run.stopped) run.result = simulate(graph, machine, costs, options);  // cut where memory ran out
   run.time = time_partition(graph, run.result, phases);
@@ -63,6 +60,18 @@ GraphRun run_graph(const OpGraph& graph, const Machine& machine, const CostModel
     if (run.memory.back().peak.bytes > run.worst().peak.bytes) run.worst_device = run.memory.size() - 1;
   }
   return run;
+}
+
+std::optional<std::int64_t> DeviceMemory::margin() const {
+  return capacity ? std::optional(capacity->value - peak.bytes.value) : std::nullopt;
+}
+
+const DeviceMemory* GraphRun::tightest() const {
+  const DeviceMemory* least = nullptr;
+  for (const DeviceMemory& each : memory) {
+    if (each.capacity && (least == nullptr || *each.margin() < *least->margin())) least = &each;
+  }
+  return least;
 }
 
 std::vector<PathStep> longest_steps(const std::vector<PathStep>& path, std::size_t limit) {

@@ -20,8 +20,9 @@ struct DeviceMemory {
   DeviceId device{};
   MemoryPeak peak{};
   std::optional<Bytes> capacity{};
-  Bytes host_peak{};                     // of its storages in host memory
-  std::optional<Bytes> host_capacity{};  // of the host, which other devices may share
+  std::optional<std::int64_t> margin() const;  // bytes left at the peak, below 0 if it does not fit; none without a capacity
+  Bytes host_peak{};                           // of its storages in host memory
+  std::optional<Bytes> host_capacity{};        // of the host, which other devices may share
 };
 
 struct GraphRun {
@@ -34,6 +35,7 @@ struct GraphRun {
   bool stopped = false;                // at out of memory: its time is not that of a step
 
   const DeviceMemory& worst() const { return memory[worst_device]; }
+  const DeviceMemory* tightest() const;  // the device with the least left of its capacity, the first of equals; null: none has one
 };
 
 // The graph has at least one device. `born`: storages that are live at the start, and of which the peaks are wanted too that the step has

@@ -10,6 +10,7 @@
 #include "models/template_builder.h"
 #include "schema/read_message.h"
 #include "sim/check.h"
+#include "tools/idle_settings.h"
 #include "tools/job_parallel.h"
 #include "tools/job_placement.h"
 #include "tools/job_values.h"
@@ -173,7 +174,7 @@ static void resolve_training(JobValues& values, Job& job) {
   constexpr std::array<std::string_view, 3> kLaterOptimizers = {"adam8bit", "lion", "muon"};
   constexpr std::array<std::string_view, 2> kIterations = {"steady", "first"};
   resolve_sequence(values, job);
-  job.training.micro_batch = values.whole("training.micro_batch", 1, "one sequence at a time", 1, kUnbounded);
+  job.training.micro_batch = values.whole("training.micro_batch", 1, "one sequence at a time", 1, kMostSequences);
   job.training.precision = static_cast<Precision>(values.choice("training.precision", kPrecisions, kLaterPrecisions, 0, "usual"));
   resolve_gradient_dtype(values, job);
   job.training.attention = static_cast<AttentionKind>(values.choice("training.attention", kAttentions, {}, 1, "usual"));
@@ -210,6 +211,7 @@ static Job resolved(const JobEntries& entries) {
   check_layout(job.model, job.training, job.parallel);
   peak(job.gpu, product_dtype(job.training.precision));  // refuses a dtype that the machine has not
   job.values = values.values();
+  job.warnings = idle_settings(job);
   job.files = entries.files;
   for (const char* const path : {"model.name", "hardware.name", "hardware.cluster"}) {
     const auto entry = entries.values.find(path);

@@ -39,6 +39,7 @@ struct Job {
   std::optional<std::int32_t> reported_stage{};  // whose memory the report is about; none: the one with the largest peak
   std::vector<JobValue> values{};                // in the order of the sections
   std::vector<std::string> assumed{};            // a sentence each
+  std::vector<std::string> warnings{};           // likewise: what the user set in vain (idle_settings.h)
   std::vector<std::string> files{};              // that were read: never an output
   JobEntries entries{};
 };

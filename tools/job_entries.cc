@@ -87,6 +87,11 @@ static void apply_flag(job::Job& job, const FlagValue& flag) {
     for (const std::string& module : split(flag.value, ',')) job.mutable_placement()->add_recompute_modules(module);
     return;
   }
+  if (flag.path == "placement.offload_modules") {
+    job.mutable_placement()->clear_offload_modules();
+    for (const std::string& module : split(flag.value, ',')) job.mutable_placement()->add_offload_modules(module);
+    return;
+  }
   const bool set = flag.flag == "--set";
   try {
     set_field(job, flag.path, flag.value, flag.flag);
@@ -108,6 +113,7 @@ static void add_placement_file(job::Job& job, const std::string& path, std::map<
   const int rows = base.rows_size();
   job::Placement own = job.placement();
   if (own.recompute_modules_size() > 0) base.clear_recompute_modules();
+  if (own.offload_modules_size() > 0) base.clear_offload_modules();
   base.MergeFrom(own);
   *job.mutable_placement() = base;
   // Rows of the job move behind those of the file.

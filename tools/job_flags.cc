@@ -31,7 +31,7 @@ static constexpr JobFlag kJobFlags[] = {
     {"--pp-layout", "parallel.pp_layout", "STRING", "layers of each chunk, Megatron-LM's notation: Et*3|(tt|)*2tL [even]"},
     {"--dp", "parallel.dp", "N", "data-parallel ranks [gpus / (tp x pp), 1 without --gpus]"},
     {"--zero", "parallel.zero", "0|1|2|3", "shard optimizer state (1), gradients (2), weights (3 = FSDP) over --dp [0]"},
-    {"--rank", "parallel.rank", "N|worst|last", "the pipeline stage whose memory is reported first [worst]"},
+    {"--rank", "parallel.rank", "N|worst|last", "the pipeline stage whose memory is shown; what fits is decided by all [worst]"},
     {"--placement", "placement.name", "NAME|FILE", "rows or a usual policy; see `list placements`"},
     {"--recompute", "placement.recompute", "none|full|selective", "[none]"},
     {"--recompute-method", "placement.recompute_method", "uniform|block", "of full recompute [uniform]"},
@@ -39,28 +39,18 @@ static constexpr JobFlag kJobFlags[] = {
     {"--recompute-modules", "placement.recompute_modules", "A,B,...", "of selective recompute, Megatron-LM's names [core_attn]"},
     {"--recompute-segments", "placement.recompute_segments", "K|SIZES|halving",
      "full recompute by K segments (the longer ones first, at the input), by sizes such as 2,2,1, or by halves"},
+    {"--offload-modules", "placement.offload_modules", "A,B,...", "whose saved tensors go to host memory; see explain --module-table"},
+    {"--offload-layers", "placement.offload_layers", "N", "only of the first N layers of a stage's chunk [all]"},
+    {"--offload-groups-fraction", "placement.offload_groups_fraction", "F", "only the first part of the (layer, module) groups [1]"},
+    {"--prefetch-layers", "placement.prefetch_layers", "P", "copied back P layers ahead; 0: when compute reaches the tensor [1]"},
+    {"--max-in-flight", "placement.max_in_flight", "N", "copies out of a module at a time: N + 1 sets are resident [no limit]"},
+    {"--offload-schedule", "placement.offload_schedule", "synchronous|issue-order|latency-hiding", "[issue-order]"},
 };
 
 // spec: the contract of the command line; each leaves this list when it is built.
-static constexpr std::string_view kLaterFlags[] = {"--trainable",
-                                                   "--stack",
-                                                   "--fp8-recipe",
-                                                   "--cp",
-                                                   "--ep",
-                                                   "--dispatcher",
-                                                   "--imbalance",
-                                                   "--cuda-graph",
-                                                   "--offload-modules",
-                                                   "--offload-layers",
-                                                   "--offload-groups-fraction",
-                                                   "--prefetch-layers",
-                                                   "--max-in-flight",
-                                                   "--offload-schedule",
-                                                   "--report",
-                                                   "--measured",
-                                                   "--backend",
-                                                   "--quality"};
-static constexpr std::string_view kLaterCommands[] = {"compare", "whatif", "place", "plan", "study", "import", "calibrate"};
+static constexpr std::string_view kLaterFlags[] = {"--trainable", "--stack",      "--fp8-recipe", "--cp",       "--ep",      "--dispatcher",
+                                                   "--imbalance", "--cuda-graph", "--report",     "--measured", "--backend", "--quality"};
+static constexpr std::string_view kLaterCommands[] = {"whatif", "place", "plan", "study", "import", "calibrate"};
 
 std::span<const JobFlag> job_flags() { return kJobFlags; }
 std::span<const std::string_view> later_flags() { return kLaterFlags; }

@@ -16,6 +16,7 @@ static void resolve_ranks(JobValues& values, Job& job) {
   job.parallel.sequence_parallel = values.flag("parallel.sequence_parallel");
   const std::int64_t pipeline = values.whole("parallel.pp", 1, "no pipeline parallelism", 1, kMostRanks);
   const std::optional<std::int64_t> gpus = values.optional_whole("hardware.gpus");
+  if (gpus && *gpus < 1) values.fail("hardware.gpus", fmt::format("found {}, wanted a whole number, at least 1", *gpus));
   const std::int64_t group = tensor * pipeline;  // at most 2^40
   if (gpus && (*gpus < group || *gpus % group != 0)) {
     values.fail("hardware.gpus", fmt::format("found {}, wanted a multiple of {} (tp {} x pp {})", *gpus, group, tensor, pipeline));
@@ -51,8 +52,9 @@ static void resolve_pipeline(JobValues& values, Job& job) {
         values.choice("parallel.schedule", kSchedules, kLater, chunks ? 2 : 1, chunks ? "for virtual stages" : "usual"));
   }
   parallel.split.layout = values.optional_text("parallel.pp_layout").value_or("");
-  parallel.split.first_stage_layers = values.optional_whole("parallel.first_stage_layers").value_or(0);
-  parallel.split.last_stage_layers = values.optional_whole("parallel.last_stage_layers").value_or(0);
+  const auto layers = [&](const char* path) { return values.given(path) ? values.whole(path, 0, "", 1, kUnbounded) : 0; };
+  parallel.split.first_stage_layers = layers("parallel.first_stage_layers");
+  parallel.split.last_stage_layers = layers("parallel.last_stage_layers");
   if (values.given("parallel.p2p")) {
     parallel.point_to_point = static_cast<PointToPoint>(values.choice("parallel.p2p", kTransfers, {}, 0, ""));
   }
@@ -91,7 +93,7 @@ static void resolve_data_parallel(JobValues& values, Job& job) {
   ParallelLayout& parallel = job.parallel;
   parallel.zero = static_cast<std::int32_t>(values.whole("parallel.zero", 0, "replicas", 0, 3));
   if (values.given("parallel.shard")) {
-    parallel.shard = static_cast<std::int32_t>(values.whole("parallel.shard", 0, "", 0, kMostRanks));
+    parallel.shard = static_cast<std::int32_t>(values.whole("parallel.shard", 0, "", 1, kMostRanks));
   }
   parallel.overlap_gradient_reduce = values.optional_flag("parallel.overlap_grad_reduce");
   parallel.overlap_weight_gather = values.optional_flag("parallel.overlap_param_gather");
@@ -143,7 +145,7 @@ void resolve_parallel(JobValues& values, Job& job) {
   job.parallel = with_preset(job.parallel, job.training, job.framework);
   note_preset(values, job);
   const std::int64_t together = job.training.micro_batch * job.parallel.data;
-  job.training.global_batch = values.whole("training.global_batch", together, "micro-batch x dp", 1, kUnbounded);
+  job.training.global_batch = values.whole("training.global_batch", together, "micro-batch x dp", 1, kMostSequences);
 }
 
 }  // namespace stepsim

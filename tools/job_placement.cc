@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 
+#include "models/offload_presets.h"
+#include "tools/job_offload.h"
 #include "tools/placement_names.h"
 
 namespace stepsim {
@@ -47,12 +50,33 @@ static PlacementRow read_row(JobValues& values, const std::string& prefix) {
     values.fail(prefix + "last_layer", fmt::format("found {}, wanted {} or more", *last, row.first_layer));
   row.last_layer = last.value_or(-1);
   row.module_or_slot = values.required(prefix + "tensor", "a module, a tensor or \"*\" (`explain --module-table` lists them)");
-  constexpr std::array<std::string_view, 2> kActions = {"keep", "recompute"};
-  constexpr std::array<std::string_view, 1> kLater = {"offload"};
-  const std::string action = values.required(prefix + "action", "keep or recompute");
-  if (action == kLater[0]) values.fail(prefix + "action", "found offload, which is not built yet, wanted keep or recompute");
-  if (action != kActions[0] && action != kActions[1]) values.fail(prefix + "action", "found \"" + action + "\", wanted keep or recompute");
-  row.action = action == kActions[0] ? PlacementAction::kKeep : PlacementAction::kRecompute;
+  constexpr std::array<std::string_view, 3> kActions = {"keep", "recompute", "offload"};
+  const std::string action = values.required(prefix + "action", "keep, recompute or offload");
+  const auto known = std::find(kActions.begin(), kActions.end(), action);
+  if (known == kActions.end()) values.fail(prefix + "action", "found \"" + action + "\", wanted keep, recompute or offload");
+  row.action = static_cast<PlacementAction>(known - kActions.begin());
+  row.first_micro_batch = values.optional_whole(prefix + "first_micro_batch").value_or(0);
+  const std::optional<std::int64_t> last_micro_batch = values.optional_whole(prefix + "last_micro_batch");
+  if (row.first_micro_batch < 0) {
+    values.fail(prefix + "first_micro_batch", fmt::format("found {}, wanted 0 or more", row.first_micro_batch));
+  }
+  if (last_micro_batch && *last_micro_batch < row.first_micro_batch) {
+    values.fail(prefix + "last_micro_batch", fmt::format("found {}, wanted {} or more", *last_micro_batch, row.first_micro_batch));
+  }
+  row.last_micro_batch = last_micro_batch.value_or(-1);
+  if (const std::optional<std::string> slices = values.optional_text(prefix + "slices")) {
+    const std::size_t slash = slices->find('/');
+    const std::optional<std::int64_t> part = whole_number(std::string_view(*slices).substr(0, slash));
+    const std::optional<std::int64_t> of =
+        slash == std::string::npos ? std::nullopt : whole_number(std::string_view(*slices).substr(slash + 1));
+    if (!part || !of || *of < 1 || *of > kMostSlices || *part < 1 || *part > *of) {
+      values.fail(prefix + "slices",
+                  fmt::format("found \"{}\", wanted K/N: the first K of N equal parts, N at most {}", *slices, kMostSlices));
+    }
+    if (row.action != PlacementAction::kOffload) values.fail(prefix + "slices", "found slices with " + action + ", wanted action offload");
+    row.slices = static_cast<std::int32_t>(*part);
+    row.of_slices = static_cast<std::int32_t>(*of);
+  }
   return row;
 }
 
@@ -75,11 +99,11 @@ static void check_name(JobValues& values, const JobEntries& entries, const std::
   for (const NamedPlacement& named : named_placements()) {
     if (named.name != name) continue;
     const auto recompute = entries.values.find("placement.recompute");
-    if (recompute != entries.values.end() && recompute->second.value != named.recompute) {
+    if (!named.offloads && recompute != entries.values.end() && recompute->second.value != named.recompute) {
       values.fail("placement.recompute",
                   fmt::format("found \"{}\" with --placement {}, wanted one of the two", recompute->second.value, name));
     }
-    const bool none = named.recompute == "none";
+    const bool none = named.recompute == "none" && !named.offloads;
     const auto refuse = [&](bool contradicts, const char* path) {
       if (contradicts && values.given(path)) values.fail(path, fmt::format("found it with --placement {}, wanted one of the two", name));
     };
@@ -94,6 +118,11 @@ PlacementPolicy resolve_placement(JobValues& values, const JobEntries& entries) 
   const std::string name = values.optional_text("placement.name").value_or("none");
   for (const NamedPlacement& named : named_placements()) {
     if (named.name == name) recompute = named.recompute, segments = named.segments;
+  }
+  const OffloadPreset* const preset = offload_preset(name);
+  if (preset != nullptr) {
+    policy.rows = preset->rows;
+    policy.offload = preset->offload;
   }
   check_name(values, entries, name);
   const std::optional<std::string> given_segments = values.optional_text("placement.recompute_segments");
@@ -128,11 +157,13 @@ PlacementPolicy resolve_placement(JobValues& values, const JobEntries& entries) 
     values.note("placement.recompute_modules[0]", "core_attn", "default: the attention core", JobValue::Form::kText);
   }
   for (int i = 0; has_row(entries, i); ++i) policy.rows.push_back(read_row(values, row_prefix(i)));
+  resolve_offload(values, preset != nullptr ? name : "", policy);
   return policy;
 }
 
 std::string placement_label(const PlacementPolicy& policy) {
-  const std::string rows = policy.rows.empty() ? "" : fmt::format(" with {} rows", policy.rows.size());
+  std::string rows = policy.rows.empty() ? "" : fmt::format(" with {} rows", policy.rows.size());
+  if (policy.offloads()) rows += (rows.empty() ? " with " : ", ") + offload_label(policy);
   if (policy.halving) return "full by halving" + rows;
   if (policy.segments > 0) return fmt::format("full in {} segments", policy.segments) + rows;
   if (!policy.segment_sizes.empty()) return fmt::format("full in {} given segments", policy.segment_sizes.size()) + rows;

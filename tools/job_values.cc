@@ -26,6 +26,7 @@ void JobValues::fail(const std::string& path, const std::string& problem) const 
 std::optional<std::string> JobValues::optional_text(const std::string& path) {
   const auto entry = entries_.values.find(path);
   if (entry == entries_.values.end()) return std::nullopt;
+  if (entry->second.value.empty()) fail(path, "found an empty text, wanted a value, or no " + path + " at all");
   note(path, entry->second.value, shown(entry->second.where), JobValue::Form::kText);
   return entry->second.value;
 }
@@ -58,6 +59,7 @@ std::int64_t JobValues::whole(const std::string& path, std::int64_t otherwise, c
   const std::optional<std::int64_t> value = optional_whole(path);
   if (!value) note(path, std::to_string(otherwise), "default: " + reason, JobValue::Form::kNumber);
   const bool bounded = most < kUnbounded;
+  if (value && !bounded && *value > most) fail(path, fmt::format("found {}, wanted a smaller number", *value));
   if (value && (*value < least || *value > most)) {
     fail(path, bounded ? fmt::format("found {}, wanted a whole number from {} to {}", *value, least, most)
                        : fmt::format("found {}, wanted a whole number, at least {}", *value, least));
@@ -105,9 +107,10 @@ std::size_t JobValues::choice(const std::string& path, std::span<const std::stri
 }
 
 std::string JobValues::required(const std::string& path, const std::string& wanted) {
+  const auto entry = entries_.values.find(path);
+  if (entry != entries_.values.end() && entry->second.value.empty()) fail(path, "found an empty text, wanted " + wanted);
   const std::optional<std::string> value = optional_text(path);
   if (!value) fail(path, "found none, wanted " + wanted);
-  if (value->empty()) fail(path, "found an empty text, wanted " + wanted);
   return *value;
 }
 

@@ -14,6 +14,9 @@ namespace stepsim {
 // A limit that a library states better itself.
 inline constexpr std::int64_t kUnbounded = std::int64_t{1} << 62;
 
+// Of a batch: as check_layout. Products of two of them and of ranks stay far below 2^63.
+inline constexpr std::int64_t kMostSequences = 1 << 20;
+
 class JobValues {
  public:
   explicit JobValues(const JobEntries& entries) : entries_(entries) {}

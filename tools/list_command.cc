@@ -148,8 +148,7 @@ int list_command(const ListArguments& arguments) {
                                             sink(Json({{name, list.rows}}).dump(2) + "\n");
                                           }}};
     check_outputs(outputs, {});
-    write_outputs(outputs);
-    print_summary(outputs, table_text(list.table));
+    write_outputs(outputs, table_text(list.table));
     return kExitDone;
   }
   if (arguments.what.empty()) throw InputError({"list"}, fmt::format("found nothing, wanted one of {}", fmt::join(names, ", ")));

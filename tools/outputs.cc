@@ -1,5 +1,7 @@
 #include "tools/outputs.h"
 
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -56,7 +58,16 @@ static bool written_directly(const std::string& path) {
   return path == "-" || (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored));
 }
 
-void write_outputs(const std::vector<Output>& outputs) {
+static void print_summary(const std::vector<Output>& outputs, const std::string& text) {
+  std::FILE* const stream = first_stdout(outputs).empty() ? stdout : stderr;
+  const auto before = std::signal(SIGPIPE, SIG_IGN);
+  const bool written = std::fwrite(text.data(), 1, text.size(), stream) == text.size() && std::fflush(stream) == 0;
+  const bool read_enough = !written && errno == EPIPE;  // `| head -1`: no failure
+  std::signal(SIGPIPE, before);
+  if (!written && !read_enough && stream == stdout) throw InputError({"stdout"}, "found no room to write, wanted a writable output");
+}
+
+void write_outputs(const std::vector<Output>& outputs, const std::string& summary) {
   std::vector<std::unique_ptr<OutputFile>> direct, replaced;
   for (const bool directly : {false, true}) {
     for (const Output& output : outputs) {
@@ -70,13 +81,9 @@ void write_outputs(const std::vector<Output>& outputs) {
   for (const auto* files : {&replaced, &direct}) {  // the last bytes too: a full disk must show before any file is replaced
     for (const std::unique_ptr<OutputFile>& file : *files) file->finish();
   }
+  print_summary(outputs, summary);
+  for (const std::unique_ptr<OutputFile>& file : replaced) file->prepare();
   for (const std::unique_ptr<OutputFile>& file : replaced) file->commit();
-}
-
-void print_summary(const std::vector<Output>& outputs, const std::string& text) {
-  std::FILE* const stream = first_stdout(outputs).empty() ? stdout : stderr;
-  const bool written = std::fwrite(text.data(), 1, text.size(), stream) == text.size() && std::fflush(stream) == 0;
-  if (!written && stream == stdout) throw InputError({"stdout"}, "found no room to write, wanted a writable output");
 }
 
 }  // namespace stepsim

@@ -19,10 +19,8 @@ struct Output {
 // Two "-", the same file twice, an output that is one of the inputs: InputError. Call before any work.
 void check_outputs(const std::vector<Output>& outputs, const std::vector<std::string>& inputs);
 
-// Writes all beside their places, then puts all in place. An error before that leaves every file as it was.
-void write_outputs(const std::vector<Output>& outputs);
-
-// Prints what people read: to stdout, or to stderr if an output is "-".
-void print_summary(const std::vector<Output>& outputs, const std::string& text);
+// Writes all beside their places, prints the summary (what people read: to stdout, or to stderr if an output is "-"), then puts all in
+// place: whatever has no room, stdout too, leaves every file as it was. InputError for it; of a summary on stderr none.
+void write_outputs(const std::vector<Output>& outputs, const std::string& summary);
 
 }  // namespace stepsim

@@ -47,7 +47,7 @@ std::string placement_flags(const PlacementPolicy& policy) {
 
 // Whether the flags say all of the policy.
 static bool is_flags_only(const PlacementPolicy& policy) {
-  return policy.segments == 0 && policy.segment_sizes.empty() && policy.rows.empty();
+  return policy.segments == 0 && policy.segment_sizes.empty() && policy.rows.empty() && !policy.offloads();
 }
 
 static LayerTemplate layer_of(const Job& job) { return transformer_layer({job.model, job.training, job.parallel, job.framework}); }
@@ -98,22 +98,10 @@ static std::int64_t most_ops(const Job& job, const LayerTemplate& layer, std::si
   return of_layer * job.model.layers * micro_batches_of(job) * static_cast<std::int64_t>(placements);
 }
 
-static StepFigures figures_of(const GraphRun& run) {
-  const DeviceMemory& worst = run.worst();
-  const std::int64_t over = worst.capacity ? worst.peak.bytes.value - worst.capacity->value : 0;
-  return {run.result.end, worst.peak.bytes, Bytes{std::max(over, std::int64_t{0})}, !run.result.out_of_memory.has_value()};
-}
-
-static StepFigures figures_with(const Job& job, const StepRun& run, const PlacementPolicy& policy) {
-  StepRequest request = step_request(job);
-  request.placement = policy;
-  const BuiltStep step = build_step(request);
-  return figures_of(run_graph(step.graph, run.run.machine, *run.costs, step.phases, {}));
-}
-
 PlacementAlternatives placement_alternatives(const Job& job, const StepRun& run) {
   PlacementAlternatives alternatives;
   alternatives.own = figures_of(run.run);
+  alternatives.offload = offload_verdict(job, run);
   if (job.stop_at_out_of_memory) {
     alternatives.not_searched = "the job stops at out of memory";
     return alternatives;

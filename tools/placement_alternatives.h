@@ -6,16 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "tools/step_run.h"
+#include "tools/offload_verdict.h"
+#include "tools/step_figures.h"
 
 namespace stepsim {
-
-struct StepFigures {
-  Duration step{};
-  Bytes peak{};      // of the device with the largest peak
-  Bytes short_by{};  // what that device lacks; 0 if it has enough
-  bool fits = true;
-};
 
 struct PlacementAlternative {
   PlacementPolicy policy{};
@@ -27,6 +21,7 @@ struct PlacementAlternatives {
   std::string not_searched{};  // why, "" if it was
   StepFigures own{};
   std::vector<PlacementAlternative> tried{};
+  std::optional<OffloadVerdict> offload{};  // none: the job moves nothing to the host, or nothing was to be tried
 };
 
 // Above this many ops of all alternatives together nothing is tried: `run` shall answer at once.

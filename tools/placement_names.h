@@ -11,6 +11,7 @@ struct NamedPlacement {
   std::string_view name;
   std::string_view meaning;  // the flags that say the same
   std::string_view recompute, segments;
+  bool offloads = false;
 };
 
 std::span<const NamedPlacement> named_placements();

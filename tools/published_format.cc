@@ -28,7 +28,7 @@ static const std::vector<Format>& formats() {
       {"collective", {"op", "num_gpus", "message_bytes", "latency_us"}, nullptr},
       {"elementwise", {"op", "rows", "cols", "gpu", "latency_us"}, nullptr},
       {"pipeline", {"schedule", "p", "m"}, compare_pipeline},
-      {"offload", {}, nullptr},
+      {"offload", {"L", "f", "b", "d2h", "h2d", "keep_last", "max_resident", "lookahead", "head", "engines"}, compare_offload},
       {"placement", {}, nullptr}};
   return kFormats;
 }

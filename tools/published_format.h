@@ -39,7 +39,14 @@ PublishedComparison compare_published(const std::string& format, const CsvTable&
 PublishedComparison compare_gemm(const CsvTable& table);
 
 // schedules/pipeline_closed_forms.json: makespans and passes in flight of schedules whose stages are alike, exact. 1 unit of time is 1 ms:
-// durations that are no whole number of picoseconds are InputErrors. P2P (none: 0) is overlapped as models/pipeline_program.h says.
+// rows with durations that are no whole number of picoseconds are skipped. P2P (none: 0) is overlapped as models/pipeline_program.h says.
+// InputError with the place: a row without its schedule, dimensions, durations or any makespan; a value of another type or below its range.
 PublishedComparison compare_pipeline(const CsvTable& table);
+
+// offload/closed_form_cases.json: times, sets on the device and on the host of a stack of equal layers, exact; rules:
+// models/offload_graph.h. 1 unit of time is 1 ms; rows whose durations are no whole number of picoseconds are skipped. max_resident and
+// lookahead null: none. A row whose gate never opens has nothing simulated (0) and differs in whatever it gives; with no figures it agrees.
+// InputError with the place: a row without another column or without any figure; a value of another type or below its range.
+PublishedComparison compare_offload(const CsvTable& table);
 
 }  // namespace stepsim

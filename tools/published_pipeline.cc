@@ -33,7 +33,9 @@ constexpr std::array<PublishedSchedule, 4> kSchedules = {{{"gpipe", PipelineKind
                                                           {"zb_h1_handcrafted", PipelineKind::kZbH1, "F", "B", "W"}}};
 
 // Columns that every schedule may have. closed_form_paper is the formula of 2401.10241.
+constexpr std::string_view kDimensions[] = {"p", "m", "v"};
 constexpr std::string_view kDescription[] = {"id", "schedule", "p", "m", "v", "P2P", "equals"};
+constexpr std::string_view kDurations[] = {"F", "B", "W", "F_chunk", "B_chunk", "P2P"};
 constexpr std::string_view kMakespans[] = {"makespan", "closed_form", "closed_form_paper"};
 
 struct PublishedCounts {  // passes in flight on every stage
@@ -51,36 +53,7 @@ bool among(const List& list, std::string_view name) {
   return std::find(std::begin(list), std::end(list), name) != std::end(list);
 }
 
-// One row of a table whose columns may be absent.
-class RowCells {
- public:
-  RowCells(const CsvTable& table, std::size_t row) : table_(table), row_(table.rows[row]) {}
-  // "" if the column is absent or has no name.
-  std::string_view text(std::string_view name) const {
-    if (name.empty()) return {};
-    const std::optional<std::size_t> column = table_.column(name);
-    return column ? std::string_view(row_.cells[*column]) : std::string_view();
-  }
-  bool has(std::string_view name) const { return !text(name).empty(); }
-  double number(std::string_view name) const {
-    const std::optional<double> value = parsed(text(name));
-    if (!value) refuse(name, "a number");
-    return *value;
-  }
-  std::int32_t integer(std::string_view name, std::int32_t otherwise) const;
-  Duration duration(std::string_view name) const;            // 0 if absent
-  std::vector<double> numbers(std::string_view name) const;  // "[2, 1]"
-  [[noreturn]] void refuse(std::string_view name, std::string_view wanted) const {
-    throw InputError({table_.file, row_.line, 1}, fmt::format("found {} \"{}\", wanted {}", name, text(name), wanted));
-  }
-
- private:
-  static std::optional<double> parsed(std::string_view text);
-  const CsvTable& table_;
-  const CsvRow& row_;
-};
-
-std::optional<double> RowCells::parsed(std::string_view text) {
+std::optional<double> parsed_number(std::string_view text) {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
   while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
   double value = 0;
@@ -89,38 +62,93 @@ std::optional<double> RowCells::parsed(std::string_view text) {
   return read ? std::optional(value) : std::nullopt;
 }
 
+// One row of a table whose columns may be absent. Whatever a cell is not read as is an InputError with its place.
+class RowCells {
+ public:
+  RowCells(const CsvTable& table, std::size_t row) : table_(table), row_(table.rows[row]) {}
+  // "" if the column is absent or has no name.
+  std::string_view text(std::string_view name) const {
+    const std::optional<std::size_t> column = column_of(name);
+    return column ? std::string_view(row_.cells[*column]) : std::string_view();
+  }
+  CellForm form(std::string_view name) const {
+    const std::optional<std::size_t> column = column_of(name);
+    return column ? row_.origins[*column].form : CellForm::kAbsent;
+  }
+  // An empty text of a JSON row is there, and wrong; an empty cell of a CSV file is not.
+  bool has(std::string_view name) const { return !text(name).empty() || form(name) == CellForm::kText; }
+  bool is_list(std::string_view name) const { return form(name) != CellForm::kText && text(name).find('[') == 0; }
+  double number(std::string_view name) const;
+  std::int32_t integer(std::string_view name, std::int32_t otherwise) const;
+  std::optional<Duration> duration(std::string_view name) const;  // 0 if absent; none: no whole number of picoseconds
+  std::vector<double> numbers(std::string_view name) const;       // "[2, 1]"
+  bool flag(std::string_view name, bool otherwise) const;
+  [[noreturn]] void refuse(std::string_view name, std::string_view wanted) const;
+
+ private:
+  std::optional<std::size_t> column_of(std::string_view name) const { return name.empty() ? std::nullopt : table_.column(name); }
+  const CsvTable& table_;
+  const CsvRow& row_;
+};
+
+void RowCells::refuse(std::string_view name, std::string_view wanted) const {
+  const std::optional<std::size_t> column = column_of(name);
+  const CellOrigin place = column ? row_.origins[*column] : CellOrigin{row_.line, row_.column};
+  constexpr std::size_t kShown = 80;
+  const std::string_view all = text(name);
+  const std::string cell = fmt::format("{}{}", all.substr(0, kShown), all.size() > kShown ? "..." : "");
+  const std::string found = !has(name)                      ? fmt::format("no {}", name)
+                            : form(name) == CellForm::kText ? fmt::format("{} \"{}\" as a text", name, cell)
+                                                            : fmt::format("{} {}", name, cell);
+  throw InputError({table_.file, place.line, place.column}, fmt::format("found {}, wanted {}", found, wanted));
+}
+
+double RowCells::number(std::string_view name) const {
+  const std::optional<double> value = form(name) == CellForm::kText ? std::nullopt : parsed_number(text(name));
+  if (!value) refuse(name, "a number");
+  return *value;
+}
+
 std::int32_t RowCells::integer(std::string_view name, std::int32_t otherwise) const {
   if (otherwise > 0 && !has(name)) return otherwise;
-  const std::optional<double> value = parsed(text(name));
+  const std::optional<double> value = form(name) == CellForm::kText ? std::nullopt : parsed_number(text(name));
   if (!value || *value != std::floor(*value) || *value < 1 || *value > kMostDimension) {
     refuse(name, fmt::format("a whole number from 1 to {}", kMostDimension));
   }
   return static_cast<std::int32_t>(*value);
 }
 
-Duration RowCells::duration(std::string_view name) const {
-  if (!has(name)) return {};
-  const std::optional<double> value = parsed(text(name));
-  const double picoseconds = value ? std::round(*value * kUnit) : -1;
-  const bool exact = picoseconds >= 0 && picoseconds <= kExact && picoseconds / kUnit == *value;  // as near as a double comes
-  if (!exact) refuse(name, fmt::format("0 to {} with at most 9 decimals: a whole number of picoseconds where 1 is 1 ms", kExact / kUnit));
-  return Duration(static_cast<std::int64_t>(picoseconds));
+std::optional<Duration> RowCells::duration(std::string_view name) const {
+  if (!has(name)) return Duration{};
+  const double value = number(name);
+  if (value < 0) refuse(name, "0 or more");
+  const double picoseconds = std::round(value * kUnit);
+  const bool exact = picoseconds <= kExact && picoseconds / kUnit == value;  // as near as a double comes
+  return exact ? std::optional(Duration(static_cast<std::int64_t>(picoseconds))) : std::nullopt;
 }
 
 std::vector<double> RowCells::numbers(std::string_view name) const {
+  const char* const wanted = "a list of numbers such as [2,1]";
   std::string_view rest = text(name);
-  if (rest.size() < 2 || rest.front() != '[' || rest.back() != ']') refuse(name, "a list of numbers such as [2,1]");
+  if (!is_list(name) || rest.back() != ']') refuse(name, wanted);
   rest = rest.substr(1, rest.size() - 2);
   std::vector<double> values;
   for (bool more = !rest.empty(); more;) {
     const std::size_t comma = rest.find(',');
-    const std::optional<double> value = parsed(rest.substr(0, comma));
-    if (!value) refuse(name, "a list of numbers such as [2,1]");
+    const std::optional<double> value = parsed_number(rest.substr(0, comma));
+    if (!value) refuse(name, wanted);
     values.push_back(*value);
     more = comma != std::string_view::npos;
     if (more) rest.remove_prefix(comma + 1);
   }
   return values;
+}
+
+bool RowCells::flag(std::string_view name, bool otherwise) const {
+  if (!has(name)) return otherwise;
+  const bool known = text(name) == "true" || text(name) == "false";
+  if (!known || form(name) == CellForm::kText) refuse(name, "true or false");
+  return text(name) == "true";
 }
 
 // What a row says is run. Nothing that it says of the outcome is read here.
@@ -154,7 +182,28 @@ double units(Duration time) {
   return count % unit == 0 ? static_cast<double>(count / unit) : static_cast<double>(count) / kUnit;
 }
 
-// "" if the row can be run.
+// Reads everything that has a meaning, of a row that may be skipped too: a mistake is not hidden by a schedule that is not built yet.
+void check_row(const RowCells& row, const PublishedSchedule& schedule) {
+  for (const std::string_view name : kDimensions) row.integer(name, name == "v" ? 1 : 0);
+  for (const std::string_view name : kDurations) {
+    if (!row.is_list(name)) row.duration(name);
+  }
+  for (const std::string_view name : {schedule.forward, schedule.backward, schedule.weight}) {
+    if (!name.empty() && !row.has(name)) row.refuse(name, fmt::format("a duration of {}", schedule.name));
+  }
+  for (const std::string_view name : kMakespans) {
+    if (row.has(name)) row.number(name);
+  }
+  if (std::none_of(std::begin(kMakespans), std::end(kMakespans), [&](std::string_view each) { return row.has(each); })) {
+    row.refuse("makespan", fmt::format("one of {}", fmt::join(kMakespans, ", ")));
+  }
+  for (const PublishedCounts& each : kCounts) {
+    if (row.has(each.column)) row.numbers(each.column);
+  }
+  row.flag("equals", true);
+}
+
+// "" if the row can be run. A column of numbers that the schedule does not have changes what is run; texts are notes.
 std::string reason_to_skip(const CsvTable& table, const RowCells& row, const PublishedSchedule& schedule) {
   for (const std::string& column : table.head) {
     if (!row.has(column)) continue;
@@ -165,14 +214,15 @@ std::string reason_to_skip(const CsvTable& table, const RowCells& row, const Pub
                          const bool fits = schedule.weight.empty() ? !of_weight_passes : !among(kAmbiguousCounts, each.column);
                          return each.column == column && fits;
                        });
-    const bool number = row.text(column).find_first_of("0123456789[") == 0 || row.text(column).front() == '-';
-    if (!known && number) return fmt::format("{} with column {} is not built yet", schedule.name, column);
+    const bool note = row.form(column) == CellForm::kText ||
+                      (row.form(column) == CellForm::kAny && !row.is_list(column) && !parsed_number(row.text(column)));
+    if (!known && !note && row.text(column) != "false") return fmt::format("{} with column {} is not built yet", schedule.name, column);
   }
-  for (const std::string_view duration : {schedule.forward, schedule.backward, schedule.weight}) {
-    if (!duration.empty() && !row.has(duration)) return fmt::format("{} without {} is no schedule", schedule.name, duration);
-  }
-  if (std::none_of(std::begin(kMakespans), std::end(kMakespans), [&](std::string_view each) { return row.has(each); })) {
-    return "no makespan is given";
+  for (const std::string_view duration : kDurations) {
+    if (row.is_list(duration)) return fmt::format("{} with a list of {} is not built yet", schedule.name, duration);
+    if (!row.duration(duration)) {
+      return fmt::format("{} is above {} or no whole number of picoseconds, where 1 is 1 ms", duration, kExact / kUnit);
+    }
   }
   return "";
 }
@@ -187,11 +237,12 @@ std::string reason_to_skip(const PipelineCase& of) {
   return "";
 }
 
+// Of a row that check_row() and reason_to_skip() let pass.
 PipelineCase pipeline_case(const RowCells& row, const PublishedSchedule& schedule) {
   PipelineCase made{
       .kind = schedule.kind, .stages = row.integer("p", 0), .chunks = row.integer("v", 1), .micro_batches = row.integer("m", 0)};
-  made.durations = {row.duration(schedule.forward), row.duration(schedule.backward), row.duration(schedule.weight)};
-  made.transfer = row.duration("P2P");
+  made.durations = {*row.duration(schedule.forward), *row.duration(schedule.backward), *row.duration(schedule.weight)};
+  made.transfer = *row.duration("P2P");
   return made;
 }
 
@@ -206,7 +257,7 @@ bool too_long(const PipelineCase& of) {
 // `equals`; then its closed forms say nothing of what is simulated.
 std::string difference(const RowCells& row, const PipelineOutcome& outcome) {
   std::vector<std::string> differences;
-  const bool closed_forms = row.text("equals") != "false";
+  const bool closed_forms = row.flag("equals", true);
   for (const std::string_view name : kMakespans) {
     if (!row.has(name) || (!closed_forms && name != "makespan")) continue;
     const double published = row.number(name);
@@ -231,9 +282,12 @@ PublishedComparison compare_pipeline(const CsvTable& table) {
   comparison.exact = true;
   for (std::size_t i = 0; i < table.rows.size(); ++i) {
     const RowCells row(table, i);
+    const bool named = row.form("schedule") == CellForm::kText || row.form("schedule") == CellForm::kAny;
+    if (!named || row.text("schedule").empty()) row.refuse("schedule", "the name of one");
     const auto schedule = std::find_if(kSchedules.begin(), kSchedules.end(), [&](const PublishedSchedule& each) {
       return each.name == row.text("schedule") || pipeline_name(each.kind) == row.text("schedule");
     });
+    if (schedule != kSchedules.end()) check_row(row, *schedule);
     std::string reason = schedule == kSchedules.end() ? fmt::format("schedule {} is not built yet", row.text("schedule"))
                                                       : reason_to_skip(table, row, *schedule);
     PipelineCase of;

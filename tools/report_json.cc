@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "sim/check.h"
+#include "tools/offload_report.h"
 
 namespace stepsim {
 
@@ -72,6 +74,7 @@ static Json device_json(const DeviceMemory& memory, const std::vector<std::strin
   device["device"] = device_name(memory.device);
   device["peak_allocated_bytes"] = memory.peak.bytes.value;
   device["capacity_bytes"] = optional_bytes(memory.capacity);
+  device["margin_bytes"] = memory.margin() ? Json(*memory.margin()) : Json(nullptr);
   device["host_peak_bytes"] = memory.host_peak.value;
   device["host_capacity_bytes"] = optional_bytes(memory.host_capacity);
   device["at_peak"] = at_peak_json(memory.peak, role_names);
@@ -87,7 +90,10 @@ static Json memory_json(const GraphRun& run, std::size_t reported, const std::ve
   memory["fits"] = unknown ? Json(nullptr) : Json(!run.result.out_of_memory.has_value());
   memory["device"] = device_name(device.device);
   memory["stage"] = device.device.index;
-  memory["margin_bytes"] = device.capacity ? Json(device.capacity->value - device.peak.bytes.value) : Json(nullptr);
+  // As `fits` of all devices, whichever is reported: the least that one of them has left.
+  const DeviceMemory* const tightest = run.tightest();
+  memory["margin_bytes"] = tightest == nullptr ? Json(nullptr) : Json(*tightest->margin());
+  memory["margin_of"] = tightest == nullptr ? Json(nullptr) : Json(device_name(tightest->device));
   memory["peak_allocated_bytes"] = device.peak.bytes.value;
   memory["peak_reserved_bytes"] = nullptr;
   memory["peak_at_s"] = in_seconds(device.peak.at);
@@ -203,6 +209,7 @@ static Json out_of_memory_json(const OpGraph& graph, const StepResult& result, c
   const OutOfMemory& out = *result.out_of_memory;
   Json json;
   json["device"] = device_name(out.device);
+  json["space"] = out.space == MemorySpace::kHost ? "host" : "device";
   json["op"] = out.op ? Json(graph.op_name(*out.op)) : Json(nullptr);
   json["requested_bytes"] = out.requested.value;
   json["free_bytes"] = out.available.value;
@@ -262,6 +269,83 @@ static Json cheapest_json(const PlacementAlternatives& alternatives) {
   return cheapest;
 }
 
+static Json figures_json(const StepFigures& figures) {
+  return {{"step_time_s", in_seconds(figures.step)},
+          {"peak_allocated_bytes", figures.peak.value},
+          {"fits", figures.fits},
+          {"short_by_bytes", figures.short_by.value},
+          {"host_peak_bytes", figures.host_peak.value},
+          {"host_short_by_bytes", figures.host_short_by.value}};
+}
+
+static Json verdict_json(const std::optional<OffloadVerdict>& verdict) {
+  if (!verdict) return nullptr;
+  const bool compared = verdict->not_compared.empty();
+  constexpr std::array<const char*, 3> kNames = {"keep", "offload", "recompute"};
+  Json json{{"text", verdict_text(*verdict)}};
+  json["best"] = compared ? Json(kNames[static_cast<std::size_t>(verdict->best)]) : Json(nullptr);
+  json["offload"] = figures_json(verdict->own);
+  json["keep"] = compared ? figures_json(verdict->kept) : Json(nullptr);
+  json["recompute"] = verdict->recomputed ? figures_json(*verdict->recomputed) : Json(nullptr);
+  json["not_rerun"] = verdict->not_rerun;
+  json["not_compared"] = compared ? Json(nullptr) : Json(verdict->not_compared);
+  return json;
+}
+
+static Json slack_json(const OffloadReport& offload) {
+  if (offload.slack.empty()) return nullptr;
+  return {{"least", in_seconds(offload.slack.front().slack)},
+          {"least_of", offload.slack.front().tensor},
+          {"median", in_seconds(offload.median().slack)},
+          {"late", offload.late()},
+          {"copies_back", offload.slack.size()}};
+}
+
+static Json stage_offload_json(const StageOffload& stage, const DeviceMemory& memory) {
+  return {{"device", device_name(memory.device)},
+          {"bytes_out", stage.out.value},
+          {"bytes_in", stage.in.value},
+          {"copies", stage.copies},
+          {"host_peak_bytes", stage.host_peak.value},
+          {"host_copied_bytes", stage.host_copied.value},
+          {"host_capacity_bytes", optional_bytes(memory.host_capacity)},
+          {"staging_at_peak_bytes", stage.staging_at_peak.value},
+          {"staging_peak_bytes", stage.staging_peak.value}};
+}
+
+static Json offload_json(const Job& job, const StepRun& run, const std::optional<OffloadVerdict>& verdict) {
+  const std::optional<OffloadReport> offload = offload_report(job, run);
+  if (!offload) return nullptr;
+  const std::size_t fullest = offload->fullest_host();
+  const StageOffload& reported = offload->stages[run.reported_stage];
+  const ExposedCopies exposed = exposed_copies(run.run.time, run.step.phases);
+  Json json{{"bytes_out", offload->out.value}, {"bytes_in", offload->in.value}, {"copies", offload->copies}};
+  json["exposed_s"] = {
+      {"forward", in_seconds(exposed.forward)}, {"backward", in_seconds(exposed.backward)}, {"tail", in_seconds(exposed.tail)}};
+  json["links"] = Json::array();
+  for (const CopyUse& use : offload->links) {
+    json["links"].push_back({{"name", use.name},
+                             {"busy_s", in_seconds(use.busy)},
+                             {"busy_fraction", use.of_step},
+                             {"busy_fraction_of_forward", use.of_forward},
+                             {"busy_fraction_of_backward", use.of_backward}});
+  }
+  json["host_peak_bytes"] = offload->stages[fullest].host_peak.value;
+  json["host_copied_bytes"] = offload->stages[fullest].host_copied.value;
+  json["host_capacity_bytes"] = optional_bytes(run.run.memory[fullest].host_capacity);
+  json["staging_at_peak_bytes"] = reported.staging_at_peak.value;
+  json["staging_peak_bytes"] = reported.staging_peak.value;
+  json["slack_s"] = slack_json(*offload);
+  const auto rate = [](const std::optional<BytesPerSecond>& each) { return each ? Json(each->value) : Json(nullptr); };
+  json["hidden_at_bytes_per_s"] = {{"out", rate(offload->hidden_out)}, {"in", rate(offload->hidden_in)}};
+  json["verdict"] = verdict_json(verdict);
+  json["per_device"] = Json::array();
+  for (std::size_t i = 0; i < offload->stages.size(); ++i) {
+    json["per_device"].push_back(stage_offload_json(offload->stages[i], run.run.memory[i]));
+  }
+  return json;
+}
+
 static Json pipeline_json(const Job& job, const TimePartition& time) {
   const std::optional<BubbleShare> share = bubble_share(job, time);
   if (!share) return nullptr;
@@ -311,10 +395,12 @@ std::string run_json(const Job& job, const StepRun& run, const PlacementAlternat
   json["resources"] = resources_json(graph, *run.costs, of_graph);
   add_critical_path(json, graph, of_graph.result);
   json["out_of_memory"] = out_of_memory_json(graph, of_graph.result, roles);
+  json["offload"] = offload_json(job, run, alternatives.offload);
   json["alternatives"] = alternatives_json(alternatives);
   json["cheapest"] = cheapest_json(alternatives);
   json["evidence"] = Json::array();
-  json["warnings"] = run.step.warnings;
+  json["warnings"] = all_warnings(job, run);
+  for (const std::string& sentence : offload_warnings(job, run, alternatives.offload)) json["warnings"].push_back(sentence);
   json["assumed"] = job.assumed;
   json["not_modelled"] = not_modelled(run);
   json["simulation"] = simulation_json(graph, of_graph.result, run.wall_s);

@@ -58,8 +58,7 @@ int run_command(const RunArguments& arguments) {
   } else {
     alternatives.not_searched = "with --check";
   }
-  write_outputs(outputs);
-  print_summary(outputs, run_summary(job, run, alternatives));
+  write_outputs(outputs, run_summary(job, run, alternatives));
   const std::string failure = check_failure(limits, run);
   if (failure.empty()) return kExitDone;
   std::fputs((failure + "\n").c_str(), stderr);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "sim/check.h"
+#include "tools/offload_report.h"
 #include "tools/text_lines.h"
 
 namespace stepsim {
@@ -38,10 +40,10 @@ static void add_verdict(const StepRun& run, const TimeUnit& unit, TextLines& lin
     lines.add("  ", step);
     return;
   }
-  const DeviceMemory& reported = run.reported();
-  const std::int64_t capacity = reported.capacity ? reported.capacity->value : reported.peak.bytes.value;
-  lines.add("", fmt::format("FITS: {:.2f} of {:.2f} GiB free on {} (stage {}); {}", gib(capacity - reported.peak.bytes.value),
-                            gib(capacity), device_name(reported.device), reported.device.index, step));
+  const DeviceMemory* const tightest = of_graph.tightest();  // of all stages, whichever is reported
+  STEPSIM_CHECK(tightest != nullptr);                        // a machine has a capacity
+  lines.add("", fmt::format("FITS: {:.2f} of {:.2f} GiB free on {} (stage {}); {}", gib(*tightest->margin()),
+                            gib(tightest->capacity->value), device_name(tightest->device), tightest->device.index, step));
 }
 
 static std::string optimizer_name(OptimizerKind optimizer) { return optimizer == OptimizerKind::kAdamW ? "adamw" : "sgd"; }
@@ -179,10 +181,73 @@ static void add_memory(const StepRun& run, bool first, TextLines& lines) {
                                     margin < 0 ? "short" : "free"));
 }
 
+// Which share of its time the copies of a direction fill, on the stage that ends last.
+static std::string link_text(const OffloadReport& offload, DeviceId device, const char* direction) {
+  const CopyUse* const use = offload.link(device, direction);
+  if (use == nullptr) return std::string(direction) + " unused";
+  const bool out = std::string_view(direction) == "out";
+  return fmt::format("{} {:.1f} % ({} {:.0f} %)", direction, 100 * use->of_step, out ? "forward" : "backward",
+                     100 * (out ? use->of_forward : use->of_backward));
+}
+
+static std::string host_text(const StepRun& run, const OffloadReport& offload) {
+  const StageOffload& fullest = offload.stages[offload.fullest_host()];
+  std::string text = fmt::format("host {:.2f}", gib(fullest.host_peak.value));
+  if (const std::optional<Bytes>& capacity = run.run.memory[offload.fullest_host()].host_capacity) {
+    text += fmt::format(" of {:.2f}", gib(capacity->value));
+  }
+  const std::int64_t added = fullest.host_peak.value - fullest.host_copied.value;
+  return text + (added > 0 ? fmt::format(" GiB ({:.2f} rounding, pools)", gib(added)) : " GiB");
+}
+
+// What the link would have to do, at least, for copies that are exposed because it is too slow.
+static std::string hiding_text(const StepRun& run, const OffloadReport& offload) {
+  const ExposedCopies exposed = exposed_copies(run.run.time, run.step.phases);
+  const DeviceId device = run.run.time.device;
+  const StageOffload& stage = offload.stages[static_cast<std::size_t>(device.index)];
+  std::string text;
+  const auto add = [&](bool waits, const std::optional<BytesPerSecond>& rate, Bytes bytes, const char* direction) {
+    const CopyUse* const use = offload.link(device, direction);
+    if (!waits || !rate || use == nullptr || rate->value * seconds(use->busy) <= static_cast<double>(bytes.value)) return;
+    text += fmt::format("{} {:.0f} GB/s {}", text.empty() ? "; hidden from" : ",", rate->value * 1e-9, direction);
+  };
+  add(exposed.forward + exposed.tail > Duration{}, offload.hidden_out, stage.out, "out");
+  add(exposed.backward > Duration{}, offload.hidden_in, stage.in, "in");
+  return text;
+}
+
+static void add_offload(const Job& job, const StepRun& run, const std::optional<OffloadVerdict>& verdict, const TimeUnit& unit,
+                        TextLines& lines) {
+  const std::optional<OffloadReport> offload = offload_report(job, run);
+  if (!offload || offload->copies == 0) return;
+  constexpr std::size_t kBehind = 3;  // the cheapest GiB and time, the evidence
+  const auto room = [&] { return kMostLines - std::min(kMostLines, lines.lines().size() + kBehind); };
+  const DeviceId device = run.run.time.device;
+  lines.add("offload: ",
+            fmt::format("{:.2f} GiB out, {:.2f} in, {} copies; link {}, {}", gib(offload->out.value), gib(offload->in.value),
+                        offload->copies, link_text(*offload, device, "out"), link_text(*offload, device, "in")),
+            1);
+  if (room() > 1) {
+    const StageOffload& reported = offload->stages[run.reported_stage];
+    std::string slack;
+    if (!offload->slack.empty()) {
+      slack = fmt::format("; back early: median {} {}, least {}", number(offload->median().slack, unit), unit.name,
+                          number(offload->slack.front().slack, unit));
+    }
+    lines.add("         ",
+              fmt::format("{}, staging at the peak {:.2f} GiB{}", host_text(run, *offload), gib(reported.staging_at_peak.value), slack),
+              room() > 3 ? 2 : 1);
+  }
+  if (verdict && room() > 0) {
+    lines.add("         ", "verdict: " + verdict_text(*verdict) + hiding_text(run, *offload), std::min<std::size_t>(room(), 2));
+  }
+}
+
 // The flags if they leave the line whole, those that imply the rest of them, or the name that the job's line has for such a placement.
 static void add_alternative(const Job& job, const char* label, const PlacementAlternative& alternative, const std::string& gain,
                             TextLines& lines) {
-  const std::string rest = (job.placement.rows.empty() ? "" : " without rows") + gain;
+  const std::string without = job.placement.offloads() ? " without offload" : job.placement.rows.empty() ? "" : " without rows";
+  const std::string rest = without + gain;
   std::vector<std::string> names = {alternative.flags};
   if (const std::size_t modules = alternative.flags.find("--recompute-modules"); modules != std::string::npos) {
     names.push_back(alternative.flags.substr(modules));
@@ -249,6 +314,17 @@ static std::string joined(const std::vector<std::string>& sentences) {
   return text.empty() ? "nothing" : text;
 }
 
+// One line each, as long as there is room for the two lines behind them; the JSON has all.
+static void add_warnings(const std::vector<std::string>& warnings, TextLines& lines) {
+  for (std::size_t i = 0; i < warnings.size(); ++i) {
+    const std::size_t left = warnings.size() - i;
+    const bool last = lines.lines().size() + 3 >= kMostLines;
+    const std::string more = last && left > 1 ? fmt::format("(1 of {} more, all in --json) ", left) : "";
+    lines.add("warning: ", more + warnings[i], last ? 1 : 2);
+    if (last) return;
+  }
+}
+
 std::string run_summary(const Job& job, const StepRun& run, const PlacementAlternatives& alternatives) {
   const TimeUnit unit = unit_of(run.run.result.end);
   TextLines lines;
@@ -258,14 +334,18 @@ std::string run_summary(const Job& job, const StepRun& run, const PlacementAlter
   add_speed(job, run, lines);
   add_time(job, run, unit, lines);
   add_memory(run, job.training.iteration == IterationKind::kFirst, lines);
+  add_offload(job, run, alternatives.offload, unit, lines);
   add_alternatives(job, alternatives, unit, lines);
-  lines.add("evidence: ", "none within 2x of this job: extrapolates (no table of measured steps is built yet)");
-  const std::vector<std::pair<const char*, std::vector<std::string>>> rest = {
-      {"assumed: ", job.assumed}, {"not modelled: ", not_modelled(run)}, {"warning: ", run.step.warnings}};
+  if (lines.lines().size() < kMostLines)
+    lines.add("evidence: ", "none within 2x of this job: extrapolates (no table of measured steps is built yet)");
+  std::vector<std::string> warnings = all_warnings(job, run);
+  for (const std::string& sentence : offload_warnings(job, run, alternatives.offload)) warnings.push_back(sentence);
+  add_warnings(warnings, lines);
+  const std::vector<std::pair<const char*, std::vector<std::string>>> rest = {{"assumed: ", job.assumed},
+                                                                              {"not modelled: ", not_modelled(run)}};
   const std::size_t most = lines.lines().size() + rest.size() * 2 <= kMostLines ? 2 : 1;
   for (const auto& [label, sentences] : rest) {
-    const bool warning = &sentences == &rest.back().second;
-    if (lines.lines().size() < kMostLines && !(warning && sentences.empty())) lines.add(label, joined(sentences), most);
+    if (lines.lines().size() < kMostLines) lines.add(label, joined(sentences), most);
   }
   return lines.text();
 }

@@ -134,8 +134,7 @@ int simulate_command(const SimulateArguments& arguments) {
   check_outputs(outputs, {arguments.graph, arguments.hardware, arguments.cluster});
   run = run_graph(file.graph, costs.machine, *costs.given, file.phases, {});
   wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  write_outputs(outputs);
-  print_summary(outputs, graph_summary(file.graph, *costs.given, run, names));
+  write_outputs(outputs, graph_summary(file.graph, *costs.given, run, names));
   return kExitDone;
 }
 

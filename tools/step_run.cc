@@ -8,6 +8,7 @@
 
 #include "models/placement_plan.h"
 #include "sim/check.h"
+#include "tools/latency_hiding.h"
 
 namespace stepsim {
 
@@ -81,14 +82,25 @@ static std::vector<ConventionFlops> step_flops_of(const Job& job, const StepRun&
   return rows;
 }
 
+GraphRun run_built(const Job& job, BuiltStep& step, const Machine& machine, const CostModel& costs, std::span<const StorageId> born) {
+  const bool compiled = job.placement.offloads() && job.placement.offload.schedule.order != OffloadSchedule::Order::kProgram;
+  const auto is_copy = [](const OpWork& work) {
+    return op_class(work) == OpClass::kCopyToHost || op_class(work) == OpClass::kCopyToDevice;
+  };
+  const bool copies = std::any_of(step.graph.works().begin(), step.graph.works().end(), is_copy);
+  if (compiled && copies) step.graph = latency_hidden(std::move(step.graph), job.placement.offload.schedule, machine, costs);
+  return run_graph(
+      step.graph, machine, costs, step.phases,
+      {.device = compiled ? LedgerRule::kScheduleOrder : LedgerRule::kIssueOrder, .stop_at_out_of_memory = job.stop_at_out_of_memory},
+      born);
+}
+
 static void fill(const Job& job, StepRun& run) {
   run.step = build_step(step_request(job));
-  const OpGraph& graph = run.step.graph;
-  const Machine machine = make_machine(job.gpu, job.cluster, graph.device_count());
+  const Machine machine = make_machine(job.gpu, job.cluster, run.step.graph.device_count());
   run.costs = std::make_unique<RooflineCostModel>(job.gpu, job.cluster, machine);
   // The moments that the first step makes: the same ops at the same times, other claims.
-  const std::vector<StorageId> moments = optimizer_moments(graph);
-  run.run = run_graph(graph, machine, *run.costs, run.step.phases, {.stop_at_out_of_memory = job.stop_at_out_of_memory}, moments);
+  run.run = run_built(job, run.step, machine, *run.costs, optimizer_moments(run.step.graph));
   STEPSIM_CHECK(!run.run.result.deadlock);  // the builder's graphs have no cycle and no rendezvous in two orders
   fill_memory(job, run);
   run.peak_rate = peak(job.gpu, product_dtype(job.training.precision));
@@ -154,6 +166,12 @@ ExposedCopies exposed_copies(const TimePartition& time, const PhaseMeaning& phas
   for (const Duration part : time.exposed_copy) all += part;
   STEPSIM_CHECK(copies.forward + copies.backward + copies.tail == all);
   return copies;
+}
+
+std::vector<std::string> all_warnings(const Job& job, const StepRun& run) {
+  std::vector<std::string> sentences = job.warnings;
+  sentences.insert(sentences.end(), run.step.warnings.begin(), run.step.warnings.end());
+  return sentences;
 }
 
 std::vector<std::string> not_modelled(const StepRun& run) {

@@ -43,6 +43,10 @@ struct StepRun {
 
 StepRequest step_request(const Job& job);
 
+// A step of the job on a machine. Where a compiler places the job's copies (OffloadSchedule::order) they are moved there first, and memory
+// follows the schedule, also of a step without copies; else memory follows the host's launches.
+GraphRun run_built(const Job& job, BuiltStep& step, const Machine& machine, const CostModel& costs, std::span<const StorageId> born = {});
+
 // InputError for what the builder refuses, with the place in the job file.
 StepRun run_step(const Job& job);
 
@@ -67,6 +71,9 @@ struct ExposedCopies {
   Duration forward{}, backward{}, tail{};
 };
 ExposedCopies exposed_copies(const TimePartition& time, const PhaseMeaning& phases);
+
+// A sentence each: what the user set in vain, and what the builder warns of.
+std::vector<std::string> all_warnings(const Job& job, const StepRun& run);
 
 // A sentence each: what neither the builder nor this program models.
 std::vector<std::string> not_modelled(const StepRun& run);

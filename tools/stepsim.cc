@@ -1,7 +1,11 @@
 // The program: arguments to commands, errors to exit codes. Everything else is in the files beside it.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <deque>
+#include <iostream>
 #include <new>
 
 #include "schema/nearest_name.h"
@@ -14,6 +18,7 @@ namespace {
 struct Arguments {
   RunArguments run;
   ExplainArguments explain;
+  CompareArguments compare;
   ListArguments list;
   SimulateArguments simulate;
   ValidateArguments validate;
@@ -22,6 +27,7 @@ struct Arguments {
 // The job flags of one command, as they were given.
 struct JobArguments {
   std::string file;
+  std::vector<std::string> files;               // of compare
   std::deque<std::vector<std::string>> values;  // by job_flags(); a deque keeps the addresses that CLI11 writes to
   std::vector<std::string> sets;
 };
@@ -36,8 +42,11 @@ CLI::Option* add_text(CLI::App& command, const std::string& flag, std::string& v
   return command.add_option(flag, value, help)->type_name(type)->option_text(type);
 }
 
-void add_job_flags(CLI::App& command, JobArguments& job) {
+void add_job_file(CLI::App& command, JobArguments& job) {
   command.add_option("job", job.file, "job file: text or JSON, schema tools/job.proto; flags override it")->option_text("JOB");
+}
+
+void add_job_flags(CLI::App& command, JobArguments& job) {
   for (const JobFlag& flag : job_flags()) {
     job.values.emplace_back();
     CLI::Option* const option = flag.value.empty() ? command.add_flag(std::string(flag.flag), job.values.back(), std::string(flag.help))
@@ -74,15 +83,17 @@ void add_outputs(CLI::App& command, std::string& json, std::string* trace, std::
 
 void add_run(CLI::App& app, RunArguments& run, JobArguments& job) {
   CLI::App& command = *app.add_subcommand("run", "one training step: verdict, time, speed, memory");
+  add_job_file(command, job);
   add_job_flags(command, job);
   add_outputs(command, run.json, &run.trace, &run.memory_csv);
   CheckOptions& check = run.check;
   add_text(command, "--check", check.baseline, "BASELINE.json", "compare with the --json of an earlier run; exit 3 if worse")
       ->group("Check");
   add_text(command, "--max-time", check.max_time, "+P%|+T|T", "allowed step time, above the baseline or at all")->group("Check");
-  add_text(command, "--max-peak", check.max_peak, "+P%|+SIZE|SIZE", "allowed peak memory, above the baseline or at all")->group("Check");
+  add_text(command, "--max-peak", check.max_peak, "+P%|+SIZE|SIZE", "allowed peak memory: above the baseline's, or of every stage")
+      ->group("Check");
   command.add_flag("--must-fit", check.must_fit, "exit 3 if the step does not fit")->group("Check");
-  add_text(command, "--min-margin", check.min_margin, "SIZE", "exit 3 if less memory stays free")->group("Check");
+  add_text(command, "--min-margin", check.min_margin, "SIZE", "exit 3 if less memory stays free on any stage")->group("Check");
   command.footer(
       "Examples:\n"
       "  stepsim run --model llama3-8b --hardware h100-sxm-80gb --tp 8 --sequence-parallel --sequence 8192 \\\n"
@@ -93,13 +104,30 @@ void add_run(CLI::App& app, RunArguments& run, JobArguments& job) {
 
 void add_explain(CLI::App& app, ExplainArguments& explain, JobArguments& job) {
   CLI::App& command = *app.add_subcommand("explain", "the accounting: per layer, per saved tensor, per op");
+  add_job_file(command, job);
   add_job_flags(command, job);
   add_outputs(command, explain.json, nullptr, nullptr);
-  command.add_flag("--module-table", explain.module_table, "which tensors each name of --recompute-modules frees")->group("Output");
+  command
+      .add_flag("--module-table", explain.module_table, "which tensors each name of --recompute-modules frees, of --offload-modules moves")
+      ->group("Output");
   command.footer(
+      "Times of ops: from start to end (time_s), of which longer than alone (slowed_s); waiting before that, of an op on several\n"
+      "devices for the last of them (waiting_s).\n"
       "Examples:\n"
       "  stepsim explain --model llama3-8b --hardware h100-sxm-80gb --sequence 8192 --json -\n"
       "  stepsim explain --model llama3-8b --hardware h100-sxm-80gb --sequence 8192 --module-table");
+}
+
+void add_compare(CLI::App& app, CompareArguments& compare, JobArguments& jobs) {
+  CLI::App& command = *app.add_subcommand("compare", "jobs side by side, or a job and what --set changes in it: which ops explain it");
+  command.add_option("jobs", jobs.files, "job files; the first is what the others are compared with")->option_text("JOB...");
+  add_job_flags(command, jobs);
+  add_outputs(command, compare.json, nullptr, nullptr);
+  command.footer(
+      "Flags say the same of all jobs. With one JOB, or none, --set is what the second step changes, all of them together.\n"
+      "Examples:\n"
+      "  stepsim compare a.textproto b.textproto --sequence 8192\n"
+      "  stepsim compare --model llama3-8b --hardware h100-sxm-80gb --tp 8 --sequence 8192 --set placement.recompute=full --json -");
 }
 
 void add_list(CLI::App& app, ListArguments& list) {
@@ -124,7 +152,8 @@ void add_validate(CLI::App& app, ValidateArguments& validate) {
   add_text(command, "--format", validate.format, "auto|gemm|pipeline", "layout of the file [by its head]");
   add_text(command, "--by", validate.by, "COLUMN", "statistics by the values of a column");
   command.add_flag("--rows", validate.rows, "print every row");
-  add_text(command, "--max-error", validate.max_error, "X", "exit 3 if the median error is above, such as 0.1 or 10% (pipeline: if a row differs)");
+  add_text(command, "--max-error", validate.max_error, "X",
+           "exit 3 if the median error is above, such as 0.1 or 10% (pipeline: if a row differs)");
   add_outputs(command, validate.json, nullptr, nullptr);
   command.footer("Example:\n  stepsim validate --published gemm_aic_H100-SXM.csv --by dtype");
 }
@@ -155,6 +184,22 @@ void refuse_command(const std::string& name, const CLI::App& app) {
   }
   const bool known = std::find(names.begin(), names.end(), name) != names.end();
   if (!known) throw InputError({"stepsim"}, "found command \"" + name + "\", wanted one of `stepsim --help`" + suggestion(name, names));
+}
+
+// An empty value means nothing: it is no default. Of all options and positionals of the command, switches too ("--must-fit=").
+void refuse_empty(const CLI::App& command, int argc, char** argv) {
+  for (int i = 2; i < argc; ++i) {
+    const std::string word = argv[i], flag = word.substr(0, word.find('='));
+    const bool empty = flag.compare(0, 2, "--") == 0 && flag.size() + 1 == word.size();
+    if (empty && command.get_option_no_throw(flag) != nullptr) throw InputError({flag}, "found an empty text, wanted a value");
+  }
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_items_expected_max() == 0) continue;
+    for (const std::string& value : option->results()) {
+      const std::string name = option->get_lnames().empty() ? option->get_name() : "--" + option->get_lnames().front();
+      if (value.empty()) throw InputError({name}, "found an empty text, wanted " + option->get_option_text());
+    }
+  }
 }
 
 // Flags that lack their value or are given twice: CLI11 names neither reliably. A list of values (job flags, --set) may be given twice.
@@ -196,9 +241,10 @@ int dispatch(int argc, char** argv) {
   app.footer("`stepsim COMMAND --help` shows the flags of a command.");
   app.require_subcommand(0, 1);
   Arguments arguments;
-  JobArguments run_job, explain_job;
+  JobArguments run_job, explain_job, compared_jobs;
   add_run(app, arguments.run, run_job);
   add_explain(app, arguments.explain, explain_job);
+  add_compare(app, arguments.compare, compared_jobs);
   add_list(app, arguments.list);
   add_simulate(app, arguments.simulate);
   add_validate(app, arguments.validate);
@@ -210,7 +256,9 @@ int dispatch(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {  // --help, --version
-    return app.exit(help);
+    const int code = app.exit(help);
+    if (!std::cout.flush()) throw InputError({"stdout"}, "found no room to write, wanted a writable output");
+    return code;
   } catch (const CLI::ParseError& error) {
     for (const CLI::App* command : app.get_subcommands({})) {
       if (command->get_name() == argv[1]) refuse_values(*command, argc, argv);
@@ -221,9 +269,17 @@ int dispatch(int argc, char** argv) {
   if (app.get_subcommands().empty()) throw InputError({"stepsim"}, "found no command, wanted one of `stepsim --help`");
   const CLI::App& command = *app.get_subcommands().front();
   refuse_rest(command);
+  refuse_empty(command, argc, argv);
   const std::string name = command.get_name();
   if (name == "run") arguments.run.job = job_input(run_job);
   if (name == "explain") arguments.explain.job = job_input(explain_job);
+  if (name == "compare") {
+    arguments.compare.files = compared_jobs.files;
+    for (const FlagValue& value : job_input(compared_jobs).flags) {
+      (value.flag == "--set" ? arguments.compare.changes : arguments.compare.flags).push_back(value);
+    }
+    return compare_command(arguments.compare);
+  }
   if (name == "run") return run_command(arguments.run);
   if (name == "explain") return explain_command(arguments.explain);
   if (name == "list") return list_command(arguments.list);
@@ -239,10 +295,19 @@ void print_error(std::string text) {
   std::fputs((text + "\n").c_str(), stderr);
 }
 
+// A standard stream that is closed would lend its number to the first output file, into which the summary went. /dev/full refuses what is
+// written to it.
+void occupy_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) < 0) (void)::open("/dev/full", O_RDWR);  // takes the lowest number, which is this one
+  }
+}
+
 }  // namespace
 }  // namespace stepsim
 
 int main(int argc, char** argv) {
+  stepsim::occupy_standard_streams();
   try {
     return stepsim::dispatch(argc, argv);
   } catch (const stepsim::InputError& error) {

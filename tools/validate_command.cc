@@ -189,8 +189,7 @@ int validate_command(const ValidateArguments& arguments) {
   comparison = compare_published(format, table);
   groups = groups_by(arguments.by, table, comparison);
   if (tolerance && comparison.rows.empty()) throw InputError({"--max-error"}, "found no row that could be compared, wanted at least one");
-  write_outputs(outputs);
-  print_summary(outputs, validation_text(arguments, format, comparison, groups));
+  write_outputs(outputs, validation_text(arguments, format, comparison, groups));
   return exit_code(comparison, tolerance);
 }
 

@@ -106,7 +106,8 @@ OpWork work_of(const graph_file::Collective& c, const FieldPath& path, const Gra
 OpWork work_of(const graph_file::Copy& c, const FieldPath& path, const GraphSource& source) {
   return Copy{.bytes = moved_bytes({&path, "bytes"}, c.bytes(), source),
               .direction = known<CopyDirection>({&path, "direction"}, c.direction(), graph_file::CopyDirection_ARRAYSIZE, source),
-              .pinned = c.has_pinned() ? c.pinned() : true};
+              .pinned = c.has_pinned() ? c.pinned() : true,
+              .allocates = c.allocates()};
 }
 
 std::string bytes_text(Bytes bytes) { return std::to_string(bytes.value) + " B"; }
@@ -165,6 +166,7 @@ struct SetWork {
     copy.set_bytes(bytes_text(w.bytes));
     copy.set_direction(static_cast<graph_file::CopyDirection>(w.direction));
     if (!w.pinned) copy.set_pinned(false);
+    copy.set_allocates(w.allocates);
   }
 };
 

@@ -215,14 +215,17 @@ void OutputFile::finish() {
   if (state.owned) state.close();
 }
 
-void OutputFile::commit() {
+void OutputFile::prepare() {
   State& state = *state_;
   if (!state.finished) finish();
-  if (state.unnamed) {
-    state.create_part([&state](const char* name) {
-      return ::linkat(AT_FDCWD, link_of(state.descriptor).c_str(), AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0;
-    });
-  }
+  if (!state.unnamed || !state.temporary.empty()) return;
+  state.create_part(
+      [&state](const char* name) { return ::linkat(AT_FDCWD, link_of(state.descriptor).c_str(), AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0; });
+}
+
+void OutputFile::commit() {
+  State& state = *state_;
+  prepare();
   if (state.temporary.empty()) return;
   if (::rename(state.temporary.c_str(), state.target.c_str()) != 0) refuse(state.path, error_text(errno));
   state.temporary.clear();

@@ -18,8 +18,9 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
   void write(std::string_view text);  // InputError when the disk is full
-  void finish();                      // flush, close; InputError when the disk is full; only commit() may follow
-  void commit();                      // finish() unless it was called, then puts the file in its place
+  void finish();                      // flush, close; InputError when the disk is full; only prepare() and commit() may follow
+  void prepare();                     // finish() unless it was called; a name beside the target: the last that a full disk can stop
+  void commit();                      // prepare() unless it was called, then puts the file in its place
 
  private:
   struct State;

@@ -75,7 +75,9 @@ struct TextOf {
   std::string operator()(const Collective& w) const {
     return fmt::format("{} message={} ranks={}", collective_text(w.kind), w.message.value, w.ranks);
   }
-  std::string operator()(const Copy& w) const { return fmt::format("copy {}{}", direction_text(w.direction), w.pinned ? "" : " pageable"); }
+  std::string operator()(const Copy& w) const {
+    return fmt::format("copy {}{}{}", direction_text(w.direction), w.pinned ? "" : " pageable", w.allocates ? " allocating" : "");
+  }
 };
 
 }  // namespace

@@ -42,7 +42,7 @@ class PipelineCosts : public CostModel {
                                    {.resource = hbm, .fraction_2e30 = load_fraction(0.02)}};
     }
   }
-  Cost cost(const OpWork& work, DeviceId device) const override {
+  Cost cost(const OpWork& work, DeviceId device, TransferSide) const override {
     const std::int32_t row = std::get<Given>(work).index;
     const std::int32_t loads = row < kCollectiveRow ? 0 : 1 + row - kCollectiveRow;
     return {.fixed = Duration(2'000'000),

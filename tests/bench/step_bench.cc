@@ -75,11 +75,25 @@ void whole_step_530b_on_280_gpus(benchmark::State& state) {
 void whole_step_gpt3_175b_on_64_gpus(benchmark::State& state) { whole_step(state, megatron("gpt3-175b", "8", "64"), 0, "at most 0.3 s"); }
 void whole_step_llama3_8b_fsdp_on_8_gpus(benchmark::State& state) { whole_step(state, llama3_8b_fsdp(), 0, "under 10 ms"); }
 
+// A stage for each layer: time in proportion to the ops, so that ops/s are about the same for any number of stages.
+void whole_step_of_stages(benchmark::State& state) {
+  const std::string stages = std::to_string(state.range(0));
+  const Job job =
+      resolve_job({"",
+                   {parse_set("model.name=gpt3-175b"), parse_set("model.layers=" + stages), parse_set("hardware.name=a100-sxm-80gb"),
+                    parse_set("training.global_batch=2"), parse_set("training.micro_batch=1"), parse_set("parallel.pp=" + stages)}});
+  std::size_t ops = 0;
+  for (auto _ : state) ops += run_step(job).step.graph.ops().size();
+  state.counters["ops/s"] = benchmark::Counter(static_cast<double>(ops), benchmark::Counter::kIsRate);
+  state.SetLabel("4096 stages: at least half the ops/s of 512");
+}
+
 BENCHMARK(build_llama3_8b)->Unit(benchmark::kMillisecond);
 BENCHMARK(build_and_simulate_llama3_8b)->Unit(benchmark::kMillisecond);
 BENCHMARK(whole_step_530b_on_280_gpus)->Unit(benchmark::kMillisecond);
 BENCHMARK(whole_step_gpt3_175b_on_64_gpus)->Unit(benchmark::kMillisecond);
 BENCHMARK(whole_step_llama3_8b_fsdp_on_8_gpus)->Unit(benchmark::kMillisecond);
+BENCHMARK(whole_step_of_stages)->Arg(512)->Arg(4096)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace stepsim

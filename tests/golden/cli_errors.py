@@ -36,6 +36,16 @@ FILES = {
     "large.json": b" " * ((64 << 20) + 1),
     "rows.textproto": b'rows { tensor: "act" action: "recompute" }\nrows { tensor: "act"\n  first_layer: 99 action: "keep" }\n',
     "shard.textproto": b'model { name: "llama3-8b" }\nhardware { name: "h100-sxm-80gb" }\ntraining { sequence: 4096 }\nparallel { dp: 8 zero: 3\n  shard: 5 }\n',
+    "switch.textproto": b'model { name: "llama3-8b" }\nparallel { pp: 2\n  deallocate_outputs: 2 }\n',
+    "word.textproto": b'parallel { deallocate_outputs: "yes" }\n',
+    "huge.textproto": b"training { sequence: 99999999999999999999 }\n",
+    "no_layout.textproto": b'model { name: "llama3-8b" }\nhardware { name: "h100-sxm-80gb" }\ntraining { sequence: 4096 }\nparallel { pp: 2\n  pp_layout: "" }\n',
+    "empty.json": b" \n",
+    "other_rank.json": b'{"schema_version": 1, "memory": {}, "job": {"model": {"name": {"value": "llama3-8b"}}, "hardware": {"name": {"value": "h100-sxm-80gb"}}, "parallel": {"pp": {"value": 4}, "rank": {"value": "worst"}}}}',
+    "pipeline_text.json": b'[{"schedule": "gpipe", "p": 2, "m": 2, "F": 1, "B": 1, "makespan": 6},\n {"schedule": "gpipe", "p": 2, "m": 2, "F": "1", "B": 1, "makespan": 6}]',
+    "pipeline_null.json": b'[{"schedule": "gpipe", "p": 2, "m": 2, "F": 1, "B": 1, "makespan": 6,\n  "inflight": [2, null]}]',
+    "pipeline_none.json": b'[\n  {"schedule": "gpipe", "p": 2, "m": 2, "F": 1, "B": 1}]',
+    "pipeline_name.json": b'[{"p": 2, "m": 2, "F": 1, "B": 1, "makespan": 6, "schedule": 1}]',
     "usual.textproto": b'base: "h100-sxm-80gb"\nusual_cluster: "dgx-h1000"\n',
 }
 
@@ -55,7 +65,6 @@ CASES = [
     (f"run {JOB} --model llama3-8b --sequence-paralel OUT", '--sequence-paralel: found an unknown flag, ... did you mean "--sequence-parallel"?'),
     (f"run {JOB} --model llama3-8b --cp 2 OUT", "--cp: found a flag that is not built yet, ..."),
     (f"run {JOB} --model llama3-8b --zero 4 OUT", "--zero: found 4, wanted a whole number from 0 to 3"),
-    (f"run {JOB} --model llama3-8b --zero 3 --dp 2 --loss chunked=4 OUT", "--loss: found chunked with sharded gradients ..., wanted plain or fused: ..."),
     (f"run {JOB} --model llama3-8b --zero 3 --pp 2 OUT", "--zero: found 3 with --pp 2, wanted 0 or 1: ... not built yet"),
     (f"run {JOB} --model llama3-8b --pp 3 OUT", "--pp: found 3, wanted a divisor of 32 layers..."),
     (f"run {JOB} --model llama3-8b --pp 64 OUT", "--pp: found 64, wanted ..."),
@@ -110,10 +119,41 @@ CASES = [
     ("simulate utf16.textproto OUT", "utf16.textproto: found UTF-16 text, wanted UTF-8"),
     ("validate --published rows.csv --json out.json", "rows.csv:2:1: found 4 cells, wanted 7 as in the head"),
     ("validate --published empty.csv --json out.json", "empty.csv: found no line, ..."),
-    ("validate --published table.csv --format mpt --json out.json", "--format: format mpt is not built yet, wanted gemm or pipeline"),
+    ("validate --published table.csv --format mpt --json out.json", "--format: format mpt is not built yet, wanted gemm or ..."),
     ("validate --backend cpu", "--backend: found a flag that is not built yet, ..."),
     ("list modles", 'list: found "modles", wanted ... did you mean "models"?'),
-    ("compare a b", "compare: found a command that is not built yet, ..."),
+    ("whatif a", "whatif: found a command that is not built yet, ..."),
+    (f"compare {JOB} --model llama3-8b --json out.json", "compare: found one job and nothing that changes it, wanted two jobs, or one and --set PATH=VALUE"),
+    ("compare missing.textproto heads.textproto --json out.json", "missing.textproto: found no such file, wanted one that exists"),
+    (f"compare {JOB} --model llama3-8b --set parallel.tp=3 --json out.json", "--set parallel.tp: found 3, ..."),
+    (f"compare {JOB} --model llama3-8b --set parallel.tp=8 --trace out.json", "--trace: found an unknown flag, wanted one of `stepsim compare --help`..."),
+    (f"run {JOB} --model llama3-8b --gpus 0 OUT", "--gpus: found 0, wanted a whole number, at least 1"),
+    (f"run {JOB} --model llama3-8b --gpus -8 OUT", "--gpus: found -8, wanted a whole number, at least 1"),
+    (f"run {JOB} --model llama3-8b --global-batch 9223372036854775807 OUT", "--global-batch: found 9223372036854775807, wanted a whole number from 1 to 1048576"),
+    (f"run {JOB} --model llama3-8b --layers 9223372036854775807 OUT", "--layers: found 9223372036854775807, wanted a smaller number"),
+    (f"run {JOB} --model llama3-8b --micro-batch 4000000000000000000 --dp 4 OUT", "--micro-batch: found 4000000000000000000, wanted a whole number from 1 to 1048576"),
+    ("run switch.textproto OUT", "switch.textproto:3:23: found 2, wanted true or false"),
+    ("run word.textproto OUT", 'word.textproto:1:32: found "yes", wanted true or false'),
+    ("run huge.textproto OUT", "huge.textproto:1:22: found 99999999999999999999, wanted a smaller whole number"),
+    (f"run {JOB} --model llama3-8b --set parallel.first_stage_layers=3 OUT", "--set parallel.first_stage_layers: found 3 with --pp 1, wanted --pp 2 or more, ..."),
+    (f"run {JOB} --model llama3-8b --set parallel.last_stage_layers=32 OUT", "--set parallel.last_stage_layers: found 32 with --pp 1, wanted --pp 2 or more, ..."),
+    (f"run {JOB} --model llama3-8b --pp 2 --set parallel.first_stage_layers=0 OUT", "--set parallel.first_stage_layers: found 0, wanted a whole number, at least 1"),
+    (f"run {JOB} --model llama3-8b --dp 8 --zero 3 --set parallel.shard=0 OUT", "--set parallel.shard: found 0, wanted a whole number from 1 to 1048576"),
+    (f"run {JOB} --model llama3-8b --dp 8 --set parallel.bucket_size=0.3B OUT", '--set parallel.bucket_size: found "0.3B", a fraction of a byte, wanted whole bytes'),
+    (f"run {JOB} --model llama3-8b --pp 2 --pp-layout EMPTY OUT", "--pp-layout: found an empty text, wanted STRING"),
+    (f"run {JOB} --model llama3-8b --set parallel.pp_layout= OUT", "--set parallel.pp_layout: found an empty text, wanted ..."),
+    ("run no_layout.textproto OUT", "no_layout.textproto:5:3: found an empty text, wanted ..."),
+    (f"run {JOB} --model llama3-8b --json EMPTY --trace out.json", "--json: found an empty text, wanted FILE|-"),
+    (f"run {JOB} --model llama3-8b --trace EMPTY --json out.json", "--trace: found an empty text, wanted FILE|-"),
+    (f"run {JOB} --model llama3-8b --check EMPTY OUT", "--check: found an empty text, wanted BASELINE.json"),
+    (f"run {JOB} --model llama3-8b --must-fit= OUT", "--must-fit: found an empty text, wanted a value"),
+    (f"run EMPTY {JOB} --model llama3-8b OUT", "job: found an empty text, wanted JOB"),
+    (f"run empty.json {JOB} --model llama3-8b OUT", "empty.json: found an empty file, wanted a JSON object"),
+    (f"run {JOB} --model llama3-8b --pp 4 --rank 1 --check other_rank.json OUT", "other_rank.json: found the baseline of --rank worst, wanted one of --rank 1"),
+    ("validate --published pipeline_text.json --json out.json", 'pipeline_text.json:2:45: found F "1" as a text, wanted a number'),
+    ("validate --published pipeline_null.json --json out.json", "pipeline_null.json:2:15: found inflight [2,null], wanted a list of numbers such as [2,1]"),
+    ("validate --published pipeline_none.json --json out.json", "pipeline_none.json:2:3: found no makespan, wanted one of makespan, closed_form, closed_form_paper"),
+    ("validate --published pipeline_name.json --json out.json", "pipeline_name.json:1:62: found schedule 1, wanted the name of one"),
     ("rn", 'stepsim: found command "rn", wanted ... did you mean "run"?'),
     (f"run {JOB} --model llama3-8b --check deep_baseline.json OUT", "deep_baseline.json: found JSON nested deeper than 64, wanted less"),
     (f"run {JOB} --model llama3-8b --check other_version.json OUT", "other_version.json: found schema_version 0, wanted 1: ..."),
@@ -155,6 +195,7 @@ def problem_of(binary, arguments, wanted):
         for name, content in FILES.items():
             pathlib.Path(folder, name).write_bytes(content)
         words = arguments.replace("OUT", OUTPUTS if not arguments.startswith("validate") else "").split()
+        words = ["" if word == "EMPTY" else word for word in words]
         run = subprocess.run([binary, *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
         lines = run.stderr.splitlines()
         if run.returncode != 2:
@@ -167,6 +208,28 @@ def problem_of(binary, arguments, wanted):
         return "" if left == FILES else f"files {sorted(set(left) ^ set(FILES))} or a changed input"
 
 
+# Commands whose stdout has no room: what they would have written elsewhere is not written.
+FULL = [
+    f"run {JOB} --model llama3-8b --layers 2 {OUTPUTS}",
+    f"run {JOB} --model llama3-8b --layers 2 --json - --trace out.json --memory-csv out.csv",
+    f"explain {JOB} --model llama3-8b --layers 2 --json out.json",
+    "list models --json out.json",
+    "list models --json -",
+    "--help",
+    "run --help",
+]
+
+
+def problem_of_stdout(binary, arguments, closed):
+    """Exit 2, one line, no file: with a stdout that is full, or none at all."""
+    with tempfile.TemporaryDirectory() as folder, open("/dev/full", "w", encoding="utf-8") as full:
+        command = ["sh", "-c", 'exec "$@" >&-', "sh", binary] if closed else [binary]
+        run = subprocess.run([*command, *arguments.split()], cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        lines = [line for line in run.stderr.splitlines() if ": found no room" in line or ": found No space" in line]
+        left = [path.name for path in pathlib.Path(folder).iterdir()]
+        return "" if run.returncode == 2 and len(lines) == 1 and not left else f"exit {run.returncode}, {run.stderr[-200:]!r}, files {left}"
+
+
 def main():
     binary = str(pathlib.Path(sys.argv[1]).resolve())
     wrong = 0
@@ -175,7 +238,13 @@ def main():
         if problem:
             wrong += 1
             print(f"stepsim {arguments}\n  {problem}")
-    print(f"{len(CASES)} bad inputs, {wrong} wrong")
+    for arguments in FULL:
+        for closed in (False, True):
+            problem = problem_of_stdout(binary, arguments, closed)
+            if problem:
+                wrong += 1
+                print(f"stepsim {arguments} with a stdout that is {'closed' if closed else 'full'}\n  {problem}")
+    print(f"{len(CASES) + 2 * len(FULL)} bad inputs, {wrong} wrong")
     return 1 if wrong else 0
 
 

@@ -202,11 +202,61 @@ def check_pipeline(program):
     program.check(last["stage"] == 3 and last["peak_allocated_bytes"] == rows[3]["peak_allocated_bytes"], f"--rank last: stage {last['stage']}")
 
 
+def check_offload(program):
+    """Copies on their engines, host memory in the curve, the verdict; the module tables."""
+    program(*JOB, "--offload-modules", "norm 1 output,input", "--json", "run.json", "--trace", "trace.json", "--memory-csv", "memory.csv")
+    result = json.loads((program.folder / "run.json").read_text(encoding="utf-8"))
+    offload = result["offload"]
+    moved = 4 * 2 * 8192 * 4096 // 8 * 2  # layers x tensors x s h / t x bytes
+    program.check((offload["bytes_out"], offload["bytes_in"], offload["copies"]) == (moved, moved, 16), f"offload: {offload}")
+    program.check(offload["host_peak_bytes"] == moved == result["memory"]["host_peak_bytes"], f"host peak {offload['host_peak_bytes']}")
+    program.check(offload["verdict"]["best"] in ("keep", "offload", "recompute"), f"verdict {offload['verdict']}")
+    rows = csv.DictReader(io.StringIO((program.folder / "memory.csv").read_text(encoding="utf-8")))
+    program.check(max(int(row["in_use_bytes"]) for row in rows if row["space"] == "host") == moved, "host rows of the memory CSV")
+    events = json.loads((program.folder / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    threads = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    copies = [event for event in events if event["ph"] == "X" and " copy " in event["name"]]
+    program.check(len(copies) == 16, f"{len(copies)} copies in the trace")
+    for event in copies:
+        wanted = "copy out" if " copy out " in event["name"] else "copy in"
+        program.check(threads[(event["pid"], event["tid"])] == wanted, f"{event['name']} on {threads[(event['pid'], event['tid'])]}")
+    program.check(any(event["ph"] == "C" and event["name"] == "host memory" for event in events), "no host memory in the trace")
+    program.check(json.loads(program(*JOB, "--json", "-").stdout)["offload"] is None, "offload of a job that moves nothing")
+    explained = json.loads(program("explain", *JOB[1:], "--offload-modules", "core_attn", "--json", "-").stdout)
+    tables = {row["name"]: row["tensors"] for row in explained["offload_modules"]}
+    moved = sorted(row["name"] for row in explained["tensors"] if row["placement"] == "offload" and row["layer"] == "layer 0")
+    program.check(moved == sorted(tables["core_attn"]), f"explain: {moved} moved, core_attn is {tables['core_attn']}")
+    lives = [row["lives"] for row in explained["tensors"] if row["placement"] == "offload"]
+    program.check(all(len(life) == 2 and " copy in " in life[1]["born"] and life[0]["dies"] != "" for life in lives), "lives of what moves")
+    table = program("explain", *JOB[1:], "--module-table").stdout
+    program.check("--recompute-modules of" in table and "--offload-modules of" in table, "explain --module-table")
+
+
+def check_compare(program):
+    run = program("compare", *JOB[1:], "--set", "placement.recompute=full", "--json", "compare.json")
+    program.check(run.stdout.startswith("1: the job ") and "2: with placement.recompute=full " in run.stdout, f"compare: {run.stdout[:200]}")
+    compared = json.loads((program.folder / "compare.json").read_text(encoding="utf-8"))
+    base, full = (json.loads(program(*JOB, *more, "--json", "-").stdout) for more in ([], ["--recompute", "full"]))
+    times = [job["step_time_s"] for job in compared["jobs"]]
+    program.check(times == [base["step_time_s"], full["step_time_s"]], f"compare: step times {times}")
+    explained = sum(op["difference_s"] for op in compared["differences"][0]["ops"])
+    program.check(abs(explained - (times[1] - times[0])) < 1e-9, f"compare: ops explain {explained} of {times[1] - times[0]}")
+    for name, tp in (("a", 8), ("b", 4), ("c", 2)):
+        (program.folder / f"{name}.textproto").write_text(
+            f'model {{ name: "llama3-8b" layers: 2 }}\nhardware {{ name: "h100-sxm-80gb" }}\ntraining {{ sequence: 8192 }}\nparallel {{ tp: {tp} }}\n',
+            encoding="utf-8")
+    several = json.loads(program("compare", "a.textproto", "b.textproto", "c.textproto", "--set", "training.sequence=4096", "--json", "-").stdout)
+    program.check([job["label"] for job in several["jobs"]] == ["a.textproto", "b.textproto", "c.textproto"], "compare: labels")
+    changed = {row["path"]: row["values"] for row in several["changed"]}
+    program.check(changed["parallel.tp"] == ["8", "4", "2"] and "training.sequence" not in changed, f"compare: {changed}")
+    program.check(program("compare", "a.textproto", "b.textproto", "--json", "a.textproto", code=2).stdout == "", "an input was overwritten")
+
+
 def check_help(program):
     text = program("run", "--help").stdout
     for flag in ("--model", "--recompute-segments", "--trace", "--pp", "--virtual-stages", "--schedule", "--pp-layout", "--dp", "--zero", "--rank", "Examples:"):
         program.check(flag in text, f"run --help lacks {flag}")
-    for later in ("--cp", "--ep", "--offload", "zb-v", "dualpipe", "--stack"):
+    for later in ("--cp", "--ep", "zb-v", "dualpipe", "--stack"):
         program.check(later not in text, f"run --help shows {later}, which is not built yet")
     program.check(program("--version").stdout.startswith("stepsim "), "--version")
     program.check("whatif" not in program("--help").stdout, "--help shows a command that is not built yet")
@@ -215,7 +265,7 @@ def check_help(program):
 def main():
     binary = str(pathlib.Path(sys.argv[1]).resolve())
     failures = 0
-    checks = [check_summary, check_stdout_output, check_files, check_out_of_memory, check_baseline, check_resolved_job, check_other_commands, check_graphs, check_pipeline, check_help]
+    checks = [check_summary, check_stdout_output, check_files, check_out_of_memory, check_baseline, check_resolved_job, check_other_commands, check_graphs, check_pipeline, check_offload, check_compare, check_help]
     for check in checks:
         with tempfile.TemporaryDirectory() as folder:
             program = Program(binary, folder)

@@ -87,7 +87,8 @@ void EngineOracle::set_costs(std::size_t op, const CostModel& model) {
   OpState& state = ops_[op];
   std::map<std::int32_t, Load> together;
   for (std::size_t part = 0; part < state.parts.size(); ++part) {
-    const Cost cost = model.cost(graph_.work(id(op)), device_of(graph_.parts(id(op))[part]));
+    const Cost cost =
+        model.cost(graph_.work(id(op)), device_of(graph_.parts(id(op))[part]), graph_.side(id(op), static_cast<std::int32_t>(part)));
     state.fixed = std::max(state.fixed, cost.fixed.count());
     state.alone = std::max(state.alone, cost.alone.count());
     if (part == 0) state.issue = cost.issue.count();

@@ -53,9 +53,10 @@ void expect_equal(const StepResult& result, const EngineOracle::Outcome& wanted)
 class CostsByDevice : public CostModel {
  public:
   explicit CostsByDevice(std::vector<GivenCostModel::Row> rows) : rows_(static_cast<std::int32_t>(rows.size())), given_(std::move(rows)) {}
-  Cost cost(const OpWork& work, DeviceId device) const override {
+  Cost cost(const OpWork& work, DeviceId device, TransferSide side) const override {
     const Given* given = std::get_if<Given>(&work);
-    return given == nullptr ? Cost{} : given_.cost(Given{.index = (given->index + device.index) % rows_}, device);
+    return given == nullptr ? Cost{}
+                            : given_.cost(Given{.index = (given->index + device.index + static_cast<std::int32_t>(side)) % rows_}, device);
   }
 
  private:

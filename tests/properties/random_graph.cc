@@ -114,7 +114,12 @@ void Source::add_op() {
   const auto index = static_cast<std::int32_t>(builder_.op_count());
   Op op{.priority = chance(20) ? below(3) : 0};
   const bool marker = shape_.markers && chance(20);
-  op.work = builder_.work(marker ? OpWork(Marker{}) : OpWork(Given{.index = add_row()}));
+  if (marker) {
+    op.work = builder_.work(Marker{});
+  } else {  // of two parts, a transfer has sides
+    const std::int32_t row = add_row();
+    op.work = builder_.work(Given{.index = row, .op_class = row % 2 == 0 ? Given::Class::kPointToPoint : Given::Class::kCompute});
+  }
   const bool outside = marker && chance(40);
   std::vector<OpPart> further;
   std::vector<std::vector<QueueId>> further_queues;

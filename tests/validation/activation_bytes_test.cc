@@ -25,7 +25,7 @@ StepRequest paper_request(const std::string& model) {
 StepResult run(const BuiltStep& step) {
   class OneCost : public CostModel {
    public:
-    Cost cost(const OpWork&, DeviceId) const override {
+    Cost cost(const OpWork&, DeviceId, TransferSide) const override {
       return Cost{.fixed = {}, .alone = Duration(1000), .issue = Duration(100), .loads = {}};
     }
   };

@@ -13,7 +13,7 @@ namespace stepsim {
 
 // None where the file is absent: the test then skips.
 inline std::optional<MeasuredTable> measured_table(const std::string& path_in_data) {
-  return read_measured_table(std::string(STEPSIM_SHARED_DIR) + "/data/" + path_in_data);
+  return read_measured_table(std::string(STEPSIM_SHARED_DIR "/data/") + path_in_data);
 }
 
 inline void print_heading(const std::string& title) {

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "hardware/machine_spec.h"
-#include "sim/input_error.h"
+#include "tests/unit/error_of.h"
 
 namespace stepsim {
 namespace {
@@ -27,16 +27,6 @@ class UserFile {
  private:
   std::string path_;
 };
-
-template <class Call>
-std::string error_of(Call call) {
-  try {
-    call();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(LoadMachine, EveryMachineHasAUsualCluster) {
   const std::vector<std::string> names = gpu_names();

@@ -31,12 +31,13 @@ double fraction(const Load& load) { return static_cast<double>(load.fraction_2e3
 TEST(MakeMachine, ResourcesOfADevice) {
   const Modelled h100("h100");
   ASSERT_EQ(h100.machine.host_of_device, (std::vector<std::int32_t>{0, 1}));
-  ASSERT_EQ(h100.machine.resources.size(), 2 * 6u + 2u);  // sm, hbm, link in, link out, nvlink, network; host memory
+  ASSERT_EQ(h100.machine.resources.size(), 2 * 8u + 2u);  // sm, hbm, host link, NVLink and network in and out; host memory
   EXPECT_EQ(h100.machine.resources[0].name, "gpu0 sm");
   EXPECT_EQ(h100.machine.resources.back().name, "host1 memory");
   EXPECT_EQ(h100.machine.device_capacity[1], h100.gpu.memory);
   EXPECT_EQ(h100.machine.host_capacity[0], Bytes(h100.cluster.host_memory.value / 8));
-  EXPECT_EQ(Modelled("a100").machine.resources.size(), 2 * 7u + 2u);  // and link both
+  // Besides: link both; root port in, out, both.
+  EXPECT_EQ(Modelled("a100").machine.resources.size(), h100.machine.resources.size() + 2 + 2 * 3);
 }
 
 TEST(RooflineCostModel, FullGridsFillTheSms) {
@@ -52,10 +53,10 @@ TEST(RooflineCostModel, CollectivesSpinAndLoadNvlink) {
   EXPECT_NEAR(fraction(*h100.load(reduce, "sm")), 0.25, 1e-9);  // accuracy.md B.4
   EXPECT_TRUE(h100.load(reduce, "sm")->while_waiting);
   // 470 MB in less than the 1044 us that the link alone would take at 450 GB/s is impossible.
-  EXPECT_LE(fraction(*h100.load(reduce, "nvlink")), 1);
-  EXPECT_GT(fraction(*h100.load(reduce, "nvlink")), 0.7);
-  EXPECT_FALSE(h100.load(reduce, "network"));
-  EXPECT_TRUE(h100.load(Collective{.message = Bytes(1 << 28), .ranks = 16}, "network"));
+  EXPECT_LE(fraction(*h100.load(reduce, "nvlink out")), 1);
+  EXPECT_GT(fraction(*h100.load(reduce, "nvlink out")), 0.7);
+  EXPECT_FALSE(h100.load(reduce, "network out"));
+  EXPECT_TRUE(h100.load(Collective{.message = Bytes(1 << 28), .ranks = 16}, "network out"));
 }
 
 // engine.md 2: 24 out and 11.5 in from 25 each is a shared 35.5 with weights 24 : 11.5. Here nvbandwidth #11: 24 and 12.5 from 25.5.
@@ -75,7 +76,7 @@ TEST(RooflineCostModel, BothGpusOfAGraceShareItsMemory) {
   const Modelled gb200("gb200");
   const Load host = *gb200.load(Copy{.bytes = Bytes(1 << 28)}, "host memory");
   EXPECT_EQ(host.peers, 2);
-  EXPECT_NEAR(fraction(host), 193.5 / 355, 1e-6);
+  EXPECT_NEAR(fraction(host), 193.5 / 366, 1e-6);  // of what it gives to copies out alone
   EXPECT_NE(host.resource, gb200.load(Copy{.bytes = Bytes(1 << 28)}, "host memory", 1)->resource);
 }
 

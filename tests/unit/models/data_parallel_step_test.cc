@@ -172,6 +172,24 @@ TEST(GradientBuckets, TogetherTheyHoldEveryGradientOnce) {
   }
 }
 
+// A bug: the head's gradient, which chunked loss makes in the forward pass, was in no bucket.
+TEST(GradientBuckets, HoldWhatForwardMakes) {
+  for (const std::int64_t bucket : {std::int64_t{0}, std::int64_t{40'000'000}}) {
+    StepRequest request = gpt2(2, 0, Bytes(bucket));
+    request.model.tied_head = false;
+    request.training.loss = LossKind::kChunked;
+    request.training.loss_chunks = 4;
+    const BuiltStep built = build_step(request);
+    EXPECT_TRUE(find_cycle(built.graph).empty());
+    EXPECT_FALSE(run_step(built).deadlock.has_value());
+    std::int64_t reduced = 0, made = 0;
+    for (const OpId op : ops_of(built.graph, "gradient all-reduce")) reduced += collective_of(built.graph, op).message.value;
+    for (const StorageId each : storages_of(built.graph, "main gradients")) made += storage_of(built.graph, each).size.value;
+    EXPECT_EQ(reduced, made);
+    EXPECT_EQ(made, built.parameters_per_device * 4);
+  }
+}
+
 // A layer of GPT-2 has 28.35 MB of fp32 gradients. Closed at 40 MB, several backward ops apart.
 TEST(GradientBuckets, AreReducedBesideTheLastBackwardPass) {
   const BuiltStep built = build_step(gpt2(2, 0, Bytes(40'000'000)));

@@ -6,23 +6,13 @@
 #include <fstream>
 #include <sstream>
 
-#include "sim/input_error.h"
+#include "tests/unit/error_of.h"
 
 namespace stepsim {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-template <class Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 // A catalog file with `from` replaced.
 std::string core_with(const std::string& from, const std::string& to) {

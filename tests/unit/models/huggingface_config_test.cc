@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "models/model_spec.h"
-#include "sim/input_error.h"
+#include "tests/unit/error_of.h"
 
 namespace stepsim {
 namespace {
@@ -14,13 +14,7 @@ ModelSpec read(const std::string& text) { return parse_huggingface_config(text, 
 std::int64_t parameters(const std::string& text, std::int64_t sequence = 2048) { return parameter_count(read(text), sequence).total; }
 
 std::string error_of(const std::string& text) {
-  try {
-    read(text);
-  } catch (const InputError& error) {
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << "an error is one line";
-    return error.what();
-  }
-  return "no error";
+  return stepsim::error_of([&] { read(text); });
 }
 
 constexpr const char* kLlama = R"({

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "sim/input_error.h"
+#include "tests/unit/error_of.h"
 
 namespace stepsim {
 namespace {
@@ -15,17 +15,6 @@ namespace {
 using testing::Contains;
 using testing::EndsWith;
 using testing::HasSubstr;
-
-// The message of the InputError that the call throws.
-template <class Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 std::string error_of_text(const std::string& text) {
   return error_of([&] { parse_model(text, "m.textproto"); });

@@ -78,7 +78,7 @@ Bytes peak_of_label(const BuiltStep& built, std::string_view role, std::int32_t 
 // Kernels take 1 us, transfers and other collectives none.
 class FreeTransfers : public CostModel {
  public:
-  Cost cost(const OpWork& work, DeviceId) const override {
+  Cost cost(const OpWork& work, DeviceId, TransferSide) const override {
     const bool kernel = op_class(work) == OpClass::kCompute;
     return {.fixed = Duration(kernel ? 1'000'000 : 0), .alone = {}, .issue = {}, .loads = {}};
   }

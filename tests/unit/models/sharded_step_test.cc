@@ -44,6 +44,32 @@ void expect_sound(const BuiltStep& built) {
   EXPECT_EQ(at_end, residents);
 }
 
+// Most bytes live at one time, and most storages of that name.
+struct Most {
+  std::int64_t bytes = 0, named = 0;
+};
+Most most_live(const BuiltStep& built, std::string_view name) {
+  Most now, most;
+  for (const MemoryEvent& event : run_step(built).memory) {
+    now.bytes += event.bytes.value;
+    if (built.graph.label(storage_of(built.graph, event.storage).name) == name) now.named += event.bytes.value > 0 ? 1 : -1;
+    most = {std::max(most.bytes, now.bytes), std::max(most.named, now.named)};
+  }
+  return most;
+}
+
+// A head with 30 parameters of its own: 8 a rank, padded to 32. `chunked`: forward makes their gradient.
+StepTemplates templates_with_head(bool chunked = false) {
+  StepTemplates templates = small_templates(2);
+  LayerTemplate& head = templates.head;
+  head.slots.push_back(small_slot("head weight", SlotKind::kWeight, 60));                   // 4
+  head.slots.push_back(small_slot("head weight gradient", SlotKind::kWeightGradient, 60));  // 5
+  head.forward.front().reads.push_back(4);
+  (chunked ? head.forward : head.backward).front().updates.push_back(5);
+  head.parameters = 30;
+  return templates;
+}
+
 // Launches of one pass: "G" for a gather, "C" for a copy-out, "R" for a reduce-scatter, a letter for the first kernel of each unit's run:
 // E, 0 to 3, H.
 std::string launches(const BuiltStep& built, Phase phase, std::int32_t micro_batch = 0) {
@@ -119,7 +145,8 @@ TEST(ShardedWeights, AreThereWhileTheirUnitRuns) {
   EXPECT_EQ(life(5), (Life{"backward L2 weight copy-out", "backward L2 fc1 backward"}));
   EXPECT_EQ(life(7), (Life{"backward L0 weight copy-out", "backward L0 fc1 backward"}));
   const Life buffer = life_of(built.graph, result, storages_of(built.graph, "gathered weights")[1]);
-  EXPECT_EQ(buffer, (Life{"forward L0 weight shard cast", "forward L0 weight copy-out"}));
+  // FSDP2 lets go of it when it is about to copy out of the next one, which has been gathered then.
+  EXPECT_EQ(buffer, (Life{"forward L0 weight shard cast", "forward freed"}));
   // The kernels of a unit wait for the copy-out on their own stream, which waits for the gather.
   const std::vector<OpId> copies = ops_of(built.graph, "weight copy-out");
   EXPECT_THAT(waits_of(built.graph, copies[1]), ElementsAre("forward L0 weight all-gather"));
@@ -219,7 +246,7 @@ TEST(ShardedGradients, AreBornAndFreedUnitByUnit) {
     EXPECT_EQ(storage_of(graph, gradients[4]).size.value, 20);
     EXPECT_EQ(life_of(graph, result, gradients[0]), (Life{"backward L3 fc2 backward", "backward L3 gradient copy-in"}));
     EXPECT_EQ(life_of(graph, result, gradients[4]), (Life{"backward embedding backward", "backward gradient copy-in"}));
-    // Reduced in fp32, padded to 4 ranks. An input lives until the copy-in of the next.
+    // Reduced in fp32, padded to 4 ranks. An input lives until the next one is about to be made.
     const std::vector<OpId> reductions = ops_of(graph, "gradient reduce-scatter");
     ASSERT_EQ(reductions.size(), 5u);
     EXPECT_EQ(collective_of(graph, reductions[0]), (Collective{CollectiveKind::kReduceScatter, Bytes(400), 4, 1}));
@@ -228,12 +255,138 @@ TEST(ShardedGradients, AreBornAndFreedUnitByUnit) {
     const std::vector<StorageId> inputs = storages_of(graph, "reduce-scatter input");
     const std::vector<OpId> copies = ops_of(graph, "gradient copy-in");
     ASSERT_EQ(copies.size(), 5u);
-    EXPECT_THAT(graph.holds(copies[1]), ElementsAre(inputs[0]));
+    EXPECT_THAT(waits_of(graph, copies[1]), ElementsAre("backward L3 gradient reduce-scatter"));
+    EXPECT_EQ(life_of(graph, result, inputs[0]), (Life{"backward L3 gradient copy-in", "backward L2 fc1 backward"}));
+    EXPECT_EQ(life_of(graph, result, inputs[3]), (Life{"backward L0 gradient copy-in", "backward embedding backward"}));
+    EXPECT_EQ(life_of(graph, result, inputs[4]), (Life{"backward gradient copy-in", "backward gradients reduced"}));
     EXPECT_EQ(count_ops(graph, "gradient shard add"), 0);  // one micro-batch
     // The optimizer waits for the last.
     const std::vector<OpRun> runs = runs_by_op(graph, result);
     EXPECT_GE(runs[static_cast<std::size_t>(ops_of(graph, "gradient norm").front().index)].start,
               runs[static_cast<std::size_t>(reductions[4].index)].end);
+  }
+}
+
+// A bug: the buffer before was held by the next copy-in, which had claimed its own by then.
+// Bytes at the activation's backward of layer 2, the first with a buffer before it: shards of weights, gradients and moments 16 x 103; the
+// embedding's weights 12 x 2; token ids 3; the buffer of layer 3 400; layer 2's weights 200 and gradients 200; the gathered weights of
+// layer 1 200; saved of layers 0 and 1 2 x 64; of layer 2 its input 8, fc1's output 40, their gradients 16 + 40. At the copy-in of layer 2:
+// not the weights, the activations and the buffer before, but its own 400 and the input gradient 8.
+TEST(ShardedGradients, OneReduceScatterInputLivesAtATime) {
+  const std::int64_t usual = 16 * kShare + 24 + 3;
+  const std::int64_t backward = usual + 400 + 200 + 200 + 200 + 2 * kSmallLayer + 8 + 40 + 16 + 40;
+  EXPECT_EQ(most_live(build(sharded()), "reduce-scatter input").bytes, backward);
+  EXPECT_EQ(backward, 2907);
+  for (const std::int32_t zero : {2, 3}) {
+    for (const std::int64_t micro_batches : {1, 3}) {
+      for (const std::int32_t shard : {0, 2}) {
+        StepRequest request = sharded(micro_batches, zero);
+        request.parallel.shard = shard;
+        EXPECT_EQ(most_live(build(request), "reduce-scatter input").named, 1);
+      }
+    }
+  }
+  StepRequest request = sharded();
+  request.framework = load_framework("torchtitan@2024-12");
+  EXPECT_EQ(most_live(build(request), "reduce-scatter input").named, 1);
+}
+
+// Compute goes on behind a backward pass when its gradients are reduced: FSDP1 and 2.
+TEST(ShardedGradients, AreReducedBeforeTheNextMicroBatch) {
+  for (const char* framework : {"torchtitan@2024-12", "pytorch-fsdp@2023"}) {
+    StepRequest request = sharded(2);
+    request.framework = load_framework(framework);
+    const BuiltStep built = build(request);
+    const std::vector<OpRun> runs = runs_by_op(built.graph, run_step(built));
+    const std::vector<OpId> ends = ops_of(built.graph, "gradients reduced");
+    const std::vector<OpId> adds = ops_of(built.graph, "gradient shard add");
+    ASSERT_EQ(ends.size(), 2u);
+    ASSERT_EQ(adds.size(), 10u);
+    EXPECT_THAT(waits_of(built.graph, ends[0]), ElementsAre("backward gradient shard add mb0")) << framework;
+    EXPECT_GE(runs[static_cast<std::size_t>(ops_of(built.graph, "embedding")[1].index)].start,
+              runs[static_cast<std::size_t>(adds[4].index)].end);
+  }
+}
+
+// One gather of embedding and head for the whole pass, one reduction behind it.
+TEST(ShardedRoot, IsGatheredOnceAndReducedOnce) {
+  for (const char* framework : {"torchtitan@2024-12", "pytorch-fsdp@2023"}) {
+    SCOPED_TRACE(framework);
+    StepRequest request = sharded();
+    request.framework = load_framework(framework);
+    const BuiltStep built = build_step(request, templates_with_head());
+    const OpGraph& graph = built.graph;
+    expect_sound(built);
+    const bool copies = request.framework.copies_out_of_gathers;
+    EXPECT_EQ(launches(built, Phase::kForward), copies ? "GCEGC0GC1GC2GC3H" : "GEG0G1G2G3H");
+    EXPECT_EQ(count_ops(graph, "weight all-gather", built.phase_labels[0]), 5);
+    EXPECT_EQ(count_ops(graph, "weight all-gather", built.phase_labels[1]), copies ? 3 : 4);  // FSDP1 frees the last layer
+    const OpId gather = ops_of(graph, "weight all-gather").front();
+    EXPECT_EQ(collective_of(graph, gather), (Collective{CollectiveKind::kAllGather, Bytes((12 + 32) * 2), 4, 1}));
+    EXPECT_EQ(graph.writes(gather).size(), copies ? 1u : 2u);
+    const StepResult result = run_step(built);
+    const std::vector<StorageId> weights = storages_of(graph, "unsharded weights");
+    const char* const born = copies ? "forward weight copy-out" : "forward weight shard cast";
+    const auto dead = [&](const char* by) { return copies ? by : ""; };  // FSDP1 frees by event
+    for (const auto& [unit, bytes] : {std::pair(0, 12 * 2), std::pair(1, 32 * 2)}) {
+      const StorageId each = weights[static_cast<std::size_t>(unit)];
+      EXPECT_EQ(storage_of(graph, each).size.value, bytes);
+      EXPECT_EQ(life_of(graph, result, each), (Life{born, dead("backward embedding backward")}));
+    }
+    const std::vector<OpId> reductions = ops_of(graph, "gradient reduce-scatter");
+    ASSERT_EQ(reductions.size(), 5u);
+    EXPECT_EQ(collective_of(graph, reductions[4]), (Collective{CollectiveKind::kReduceScatter, Bytes((12 + 32) * 4), 4, 1}));
+    EXPECT_EQ(graph.writes(reductions[4]).size(), 2u);
+    EXPECT_EQ(graph.reads(ops_of(graph, "gradient copy-in")[4]).size(), 2u);
+    const StorageId head = storages_of(graph, "unsharded gradients").front();
+    EXPECT_EQ(storage_of(graph, head).size.value, 60);
+    EXPECT_EQ(life_of(graph, result, head), (Life{"backward loss backward", dead("backward gradient copy-in")}));
+  }
+}
+
+// What the head adds to the peak of OneReduceScatterInputLivesAtATime: shards 16 x 8, gathered weights 32 x 2, its gradient 60, which waits
+// for the embedding's.
+TEST(ShardedRoot, LivesWholeAtThePeak) {
+  const Most most = most_live(build_step(sharded(), templates_with_head()), "reduce-scatter input");
+  EXPECT_EQ(most.bytes, 2907 + 16 * 8 + 32 * 2 + 60);
+  EXPECT_EQ(most.named, 1);
+}
+
+TEST(ShardedRoot, IsAddedToBothShards) {
+  StepRequest request = sharded(3);
+  request.parallel.shard = 2;
+  const BuiltStep built = build_step(request, templates_with_head());
+  expect_sound(built);
+  EXPECT_EQ(count_ops(built.graph, "gradient reduce-scatter"), 3 * 5);
+  const std::vector<OpId> adds = ops_of(built.graph, "gradient shard add"), sums = ops_of(built.graph, "gradient all-reduce over replicas");
+  ASSERT_EQ(adds.size(), 15u);
+  EXPECT_EQ(built.graph.writes(adds[4]).size(), 2u);
+  ASSERT_EQ(sums.size(), 15u);
+  EXPECT_EQ(collective_of(built.graph, sums[4]).message.value, (5 + 15) * 4);  // halves of 10 and 30 parameters
+}
+
+// torchtitan of 2025 wraps tok_embeddings and [norm, output] apart: the embedding is freed after forward and gathered again for its
+// backward pass, the head stays.
+TEST(ShardedRoot, MayBeWrappedInParts) {
+  StepRequest request = sharded();
+  request.framework.root_holds_ends = false;
+  const BuiltStep built = build_step(request, templates_with_head());
+  expect_sound(built);
+  EXPECT_EQ(launches(built, Phase::kForward), "GCEGC0GC1GC2GC3GCH");
+  EXPECT_EQ(launches(built, Phase::kBackward), "HRG3RCG2RCG1RCG0RCER");
+  EXPECT_EQ(count_ops(built.graph, "gradient reduce-scatter"), 6);
+}
+
+// Chunked loss makes the head's gradient in its forward pass: claimed by the first chunk, reduced with the root.
+TEST(ShardedGradients, OfChunkedLossAreMadeInForward) {
+  for (const std::int32_t zero : {2, 3}) {
+    const BuiltStep built = build_step(sharded(2, zero), templates_with_head(true));
+    const OpGraph& graph = built.graph;
+    expect_sound(built);
+    const StorageId head = storages_of(graph, "unsharded gradients").front();
+    EXPECT_EQ(storage_of(graph, head).size.value, 60);
+    EXPECT_EQ(life_of(graph, run_step(built), head), (Life{"forward loss mb0", "backward gradient copy-in mb0"}));
+    EXPECT_EQ(count_ops(graph, "gradient reduce-scatter"), 2 * (zero == 3 ? 5 : 6));
   }
 }
 
@@ -379,10 +532,10 @@ TEST(ShardedWeights, TiedHeadsUseTheEmbeddingsGather) {
   request.parallel.zero = 3;
   const BuiltStep built = build_step(request);
   const OpGraph& graph = built.graph;
-  // Forward the embedding, 12 layers and the final norm (the head's own unit); backward the layers but the last. Two micro-batches.
-  EXPECT_EQ(count_ops(graph, "weight all-gather", built.phase_labels[0]), 2 * 14);
+  // Forward the root (embedding and final norm) and 12 layers; backward the layers but the last. Two micro-batches.
+  EXPECT_EQ(count_ops(graph, "weight all-gather", built.phase_labels[0]), 2 * 13);
   EXPECT_EQ(count_ops(graph, "weight all-gather", built.phase_labels[1]), 2 * 11);
-  EXPECT_EQ(count_ops(graph, "gradient reduce-scatter"), 2 * 14);
+  EXPECT_EQ(count_ops(graph, "gradient reduce-scatter"), 2 * 13);
   const StepResult result = run_step(built);
   const StorageId table = storages_of(graph, "unsharded weights").front();
   EXPECT_EQ(life_of(graph, result, table).dead.substr(0, 8), "backward");
@@ -396,7 +549,34 @@ TEST(ShardedWeights, TiedHeadsUseTheEmbeddingsGather) {
   EXPECT_EQ(life.born, "backward head weight gradient mb0");
   EXPECT_EQ(life.dead, "backward gradient copy-in mb0");
   // The last but one reader is the embedding's own backward.
-  EXPECT_GT(ops_of(graph, "gradient copy-in")[13].index, ops_of(graph, "embedding gradient").front().index);
+  EXPECT_GT(ops_of(graph, "gradient copy-in")[12].index, ops_of(graph, "embedding gradient").front().index);
+}
+
+TEST(ShardedGradients, OfChunkedLossOfRealModels) {
+  for (const char* model : {"gpt2-124m", "llama3.2-1b"}) {
+    for (const bool tied : {true, false}) {
+      for (const std::int32_t zero : {2, 3}) {
+        StepRequest request;
+        request.model = load_model(model);
+        request.model.tied_head = tied;
+        request.framework = load_framework("torchtitan@2024-12");
+        request.training.sequence = 256;
+        request.training.global_batch = 8;
+        request.training.loss = LossKind::kChunked;
+        request.training.loss_chunks = 4;
+        request.parallel.data = 4;
+        request.parallel.zero = zero;
+        SCOPED_TRACE(std::string(model) + (tied ? " tied" : "") + " zero " + std::to_string(zero));
+        const BuiltStep built = build_step(request);
+        expect_sound(built);
+        // The gradient of the table (tied) or of the head.
+        const StepResult result = run_step(built);
+        const Life life{"forward head weight gradient mb0", "backward gradient copy-in mb0"};
+        const std::vector<StorageId> all = storages_of(built.graph, "unsharded gradients");
+        EXPECT_EQ(std::count_if(all.begin(), all.end(), [&](StorageId each) { return life_of(built.graph, result, each) == life; }), 1);
+      }
+    }
+  }
 }
 
 }  // namespace

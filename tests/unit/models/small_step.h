@@ -115,7 +115,7 @@ inline StepRequest staged_request(std::int64_t layers, std::int32_t stages, std:
 // Every op takes 1 us and costs the host nothing.
 class ConstantCost : public CostModel {
  public:
-  Cost cost(const OpWork&, DeviceId) const override { return {.fixed = Duration(1'000'000), .alone = {}, .issue = {}, .loads = {}}; }
+  Cost cost(const OpWork&, DeviceId, TransferSide) const override { return {.fixed = Duration(1'000'000), .alone = {}, .issue = {}, .loads = {}}; }
 };
 
 inline StepResult run_step(const BuiltStep& built) {

@@ -4,7 +4,7 @@
 
 #include <stdexcept>
 
-#include "sim/input_error.h"
+#include "tests/unit/error_of.h"
 
 namespace stepsim {
 namespace {
@@ -27,12 +27,7 @@ std::vector<std::int64_t> of_text(const std::string& text, std::int64_t layers, 
 }
 
 std::string problem(std::int64_t layers, std::int32_t stages, std::int32_t chunks, const StageSplit& split = {}) {
-  try {
-    stage_layout(layers, stages, chunks, split);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
+  return error_of([&] { stage_layout(layers, stages, chunks, split); });
 }
 std::string problem_of_text(const std::string& text, std::int64_t layers = 4, std::int32_t stages = 2, std::int32_t chunks = 1) {
   return problem(layers, stages, chunks, {.layout = text});
@@ -88,7 +83,9 @@ TEST(StageLayout, RefusesUnevenSplitsInTheFieldsWords) {
   EXPECT_EQ(problem(10, 3, 1, {.first_stage_layers = 10}),
             "--pp: found 3 stages with 0 layers left for 2, wanted a divisor of 0 layers for the stages that share them, or --pp-layout");
   EXPECT_EQ(problem(10, 1, 1, {.first_stage_layers = 10, .last_stage_layers = 10}),
-            "--set parallel.last_stage_layers: found it with one stage, wanted two stages or more");
+            "--set parallel.first_stage_layers: found 10 with --pp 1, wanted --pp 2 or more, whose stages share the layers");
+  EXPECT_EQ(problem(10, 1, 1, {.last_stage_layers = 10}),
+            "--set parallel.last_stage_layers: found 10 with --pp 1, wanted --pp 2 or more, whose stages share the layers");
   EXPECT_EQ(problem(4, 2, 1, {.layout = "Ett|ttL", .first_stage_layers = 2}),
             "--set parallel.first_stage_layers: found it with --pp-layout, wanted one of the two");
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/unit/error_of.h"
 #include "tests/unit/schema/example.pb.h"
 
 namespace stepsim {
@@ -11,12 +12,7 @@ using test::Example;
 // The one line of the error that reading ends with, "" if it ends well.
 static std::string error_of(std::string_view text) {
   Example message;
-  try {
-    read_message(text, "f", message);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
+  return stepsim::error_of([&] { read_message(text, "f", message); });
 }
 
 static Example read(std::string_view text) {
@@ -55,6 +51,24 @@ TEST(ReadMessage, ClearsWhatWasThere) {
   EXPECT_FALSE(message.has_layers());
   read_message("", "f", message);
   EXPECT_FALSE(message.has_title());
+}
+
+TEST(ReadMessage, AJsonFileHasText) {
+  Example message;
+  for (const char* const text : {"", " \n\t"}) {
+    EXPECT_EQ(stepsim::error_of([&] { read_message(text, "f.json", message); }), "f.json: found an empty file, wanted a JSON object");
+    EXPECT_EQ(stepsim::error_of([&] { read_message(text, "f.textproto", message); }), "");
+  }
+}
+
+// The parser's own words for these are "Integer out of range" and "Expected identifier".
+TEST(ReadMessage, SaysWhatAValueOfTheFieldIs) {
+  EXPECT_EQ(error_of("parallel: 2"), "f:1:11: found 2, wanted true or false");
+  EXPECT_EQ(error_of("parallel : \"yes\""), "f:1:12: found \"yes\", wanted true or false");
+  EXPECT_EQ(error_of("layers: 99999999999999999999"), "f:1:9: found 99999999999999999999, wanted a smaller whole number");
+  EXPECT_EQ(error_of("inner { parallel: 7 }"), "f:1:19: found 7, wanted true or false");
+  EXPECT_EQ(error_of("color: 2.5"), "f:1:8: found 2.5, wanted a name of Color");
+  EXPECT_EQ(error_of("2"), "f:1:1: found 2, wanted a field name");
 }
 
 TEST(ReadMessage, NamesTheNearestFieldOfAnUnknownOne) {

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "schema/read_message.h"
+#include "tests/unit/error_of.h"
 #include "tests/unit/schema/example.pb.h"
 
 namespace stepsim {
@@ -9,12 +10,7 @@ using test::Example;
 
 static std::string error_of(const std::string& path, const std::string& value) {
   Example message;
-  try {
-    set_field(message, path, value, "--set");
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
+  return stepsim::error_of([&] { set_field(message, path, value, "--set"); });
 }
 
 TEST(SetField, SetsScalarsOfEveryKindByPath) {

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "schema/read_message.h"
+#include "tests/unit/error_of.h"
 
 namespace stepsim {
 
@@ -14,12 +15,7 @@ static std::string written(const std::string& name, std::string_view text) {
 }
 
 static std::string error_of(const std::string& path) {
-  try {
-    read_text_file(path);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
+  return stepsim::error_of([&] { read_text_file(path); });
 }
 
 TEST(TextFile, ComesAsItIs) {
@@ -41,12 +37,7 @@ TEST(TextFile, NamesWhatIsWrong) {
 TEST(TextFile, IsNotLargerThanAllowed) {
   const std::string file = written("large.txt", std::string((1 << 20) + 1, 'x'));
   EXPECT_EQ(read_text_file(file).size(), (1u << 20) + 1);
-  std::string error;
-  try {
-    read_text_file(file, 1 << 20);
-  } catch (const InputError& refused) {
-    error = refused.what();
-  }
+  const std::string error = stepsim::error_of([&] { read_text_file(file, 1 << 20); });
   EXPECT_EQ(error, file + ": found more than 1 MiB, wanted a text file of at most 1 MiB");
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 class OneSecondModel : public CostModel {
  public:
-  Cost cost(const OpWork&, DeviceId) const override { return {.alone = Duration(1'000'000'000'000)}; }
+  Cost cost(const OpWork&, DeviceId, TransferSide) const override { return {.alone = Duration(1'000'000'000'000)}; }
 };
 
 TEST(CostModel, RowsAreGivenBack) {

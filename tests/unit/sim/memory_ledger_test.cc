@@ -411,6 +411,10 @@ TEST(MemoryLedger, PeaksWithOtherResidentsAreThoseOfAGraphBuiltSo) {
       const MemoryPeaks wanted = memory_peaks(other, built_so);
       EXPECT_THAT(peaks, ElementsAre(Bytes(130), Bytes(131)));
       EXPECT_THAT(peaks, ElementsAre(wanted.device[0].bytes, wanted.device[1].bytes));
+      StepResult again = result;  // with the log on the way
+      EXPECT_EQ(record_memory(graph, machine, LedgerRule::kIssueOrder, LedgerRule::kDeviceOrder, again, {.storages = states}), peaks);
+      EXPECT_EQ(again.memory.size(), result.memory.size());
+      EXPECT_EQ(again.out_of_memory.has_value(), result.out_of_memory.has_value());
       // The other way round, and without a change.
       EXPECT_THAT(device_peaks(other, machine, built_so, LedgerRule::kIssueOrder, {.storages = states, .live_at_start = true}),
                   ElementsAre(Bytes(190), Bytes(191)));

@@ -1,6 +1,7 @@
 // Ops with several parts: point-to-point transfers and grouped communication. Times in picoseconds.
 #include <gtest/gtest.h>
 
+#include "sim/run_plan.h"
 #include "simulated.h"
 
 namespace stepsim {
@@ -93,7 +94,7 @@ TEST(Rendezvous, OtherLoadsBeginWithTheTransfer) {
 // Costs that depend on the device, as those of unlike GPUs do.
 class TwoSpeeds : public CostModel {
  public:
-  Cost cost(const OpWork&, DeviceId device) const override {
+  Cost cost(const OpWork&, DeviceId device, TransferSide) const override {
     if (device.index == 0) return {.fixed = Duration(3), .alone = Duration(20), .issue = Duration(0), .loads = left_};
     return {.fixed = Duration(7), .alone = Duration(10), .issue = Duration(0), .loads = right_};
   }
@@ -193,6 +194,36 @@ TEST(Rendezvous, AMarkerWithPartsIsABarrier) {
   EXPECT_EQ(step.end(slow), 30);
   EXPECT_EQ(step.start(barrier), 30);
   EXPECT_EQ(step.start(next), 30);
+}
+
+// An op over n devices that waits for one op on each: n successors, not one for each pair.
+TEST(Rendezvous, AnOpOverManyDevicesCostsAsMuchAsItsEdges) {
+  constexpr std::int32_t kDevices = 4096;
+  SmallGraph small;
+  std::vector<Edge> before;
+  std::vector<OpPart> further;
+  StreamId first{};
+  for (std::int32_t i = 0; i < kDevices; ++i) {
+    const DeviceId device = small.builder.add_device();
+    before.push_back({small.op(small.stream(device, true), i + 1)});
+    const StreamId group = small.stream(device);
+    if (i == 0) first = group;
+    if (i > 0) further.push_back({.stream = group, .queues = {}});
+  }
+  small.rows.push_back({.alone = Duration(10)});
+  const OpId all = small.add(first, Given{.index = kDevices, .op_class = Given::Class::kCollective}, {.after = before}, further);
+  const GivenCostModel costs = small.costs();
+  const OpGraph graph = std::move(small.builder).build();
+  const Machine machine = small_machine(kDevices, 0);
+  OpCosts rows(graph, machine, costs);
+  const RunPlan plan = run_plan(graph, rows);
+  EXPECT_EQ(plan.at_end.candidates.size(), static_cast<std::size_t>(kDevices));
+  EXPECT_EQ(plan.owned_order.size(), static_cast<std::size_t>(2 * kDevices));  // an op and a part on each
+  const StepResult result = simulate(graph, machine, costs);
+  EXPECT_EQ(result.end.count(), kDevices + 10);
+  ASSERT_EQ(result.parts.size(), static_cast<std::size_t>(kDevices));
+  EXPECT_EQ(result.parts[100].occupied.count(), 101);  // each part waits for the op of its device only
+  EXPECT_EQ(result.timeline.back().op, all);
 }
 
 }  // namespace

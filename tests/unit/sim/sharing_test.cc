@@ -141,5 +141,27 @@ TEST(Sharing, IndependentOfOrderAndOfStrangers) {
   }
 }
 
+// Sharers that are named meet in more ways than are remembered, each of them twice: the answers are those to the loads themselves.
+TEST(Sharing, RememberedAnswersAreThoseToTheLoads) {
+  std::vector<std::vector<Share>> rows;
+  for (std::uint32_t i = 0; i < 20; ++i) {
+    rows.push_back({{.resource = static_cast<std::int32_t>(i % 5), .fraction = (1u << 29) + (i << 22)},
+                    {.resource = 5, .fraction = (i + 1) << 24, .peers = 2, .weight = static_cast<std::uint16_t>(1 + i % 3)}});
+  }
+  RateFilling filling(8);
+  for (int round = 0; round < 2; ++round) {
+    for (std::size_t code = 0; code < 8000; ++code) {
+      std::vector<Sharer> named, unnamed;
+      for (const std::size_t row : {code % 20, code / 20 % 20, code / 400}) {
+        named.push_back({rows[row], static_cast<std::uint32_t>(row)});
+        unnamed.push_back({rows[row]});
+        if (code % 7 == 0 && named.size() == 2) break;  // pairs too
+      }
+      const std::span<const std::uint64_t> found = filling.rates(named);
+      ASSERT_EQ(std::vector<std::uint64_t>(found.begin(), found.end()), progress_rates(unnamed, 8)) << code;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace stepsim

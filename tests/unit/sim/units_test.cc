@@ -30,11 +30,22 @@ TEST(Units, SizesAreExactIntegers) {
   EXPECT_EQ(parse_bytes("9223372036854775807 B").value, std::numeric_limits<std::int64_t>::max());
 }
 
+// "0.3 B" was 0 B, which as bucket_size means one bucket: a size that says parts of a byte, or less than half of one, is a mistake.
+TEST(Units, FractionsOfAByteAreErrors) {
+  for (const char* const text : {"0.3 B", "2.5 B", "1e-30 B", "0.0001 KiB", "1.00000001 B"}) {
+    EXPECT_THROW(parse_bytes(text), QuantityError) << text;
+  }
+  EXPECT_EQ(parse_bytes("0 B").value, 0);
+  EXPECT_EQ(parse_bytes("0.0 GiB").value, 0);
+  EXPECT_EQ(parse_bytes("2.0 B").value, 2);
+  EXPECT_EQ(parse_bytes("25e-1 kB").value, 2500);
+}
+
 TEST(Units, NearestIntegerHalvesUp) {
-  EXPECT_EQ(parse_bytes("2.5 B").value, 3);
-  EXPECT_EQ(parse_bytes("2.4999999 B").value, 2);
-  EXPECT_EQ(parse_bytes("0.49 B").value, 0);
-  EXPECT_EQ(parse_bytes("1e-30 B").value, 0);
+  EXPECT_EQ(parse_bytes("0.0025 kB").value, 3);
+  EXPECT_EQ(parse_bytes("0.0024999999 kB").value, 2);
+  EXPECT_EQ(parse_duration("0.49 ps").count(), 0);
+  EXPECT_EQ(parse_duration("1e-30 s").count(), 0);
   EXPECT_EQ(parse_duration("0.0005 ns").count(), 1);  // half a picosecond
   EXPECT_EQ(parse_duration("1.0004999 ns").count(), 1000);
 }

@@ -81,7 +81,42 @@ TEST(CheckBaseline, RefusesTheBaselineOfAnotherJob) {
             "found the baseline of llama3-8b on a100-sxm-80gb, wanted one of llama3-8b on h100-sxm-80gb");
   EXPECT_EQ(problem(head("2", "llama3-8b", "h100-sxm-80gb")), "found schema_version 2, wanted 1: a baseline of this version of stepsim");
   EXPECT_EQ(problem("{\"schema_version\": 1, "), "found no model of a job, wanted the JSON of an earlier run");
-  EXPECT_EQ(problem("{\"a\": " + std::string(65, '[')), "found JSON nested deeper than 64, wanted less");
+  EXPECT_EQ(problem(std::string("{\"a\": ").append(65, '[')), "found JSON nested deeper than 64, wanted less");
+}
+
+// Issue: with --rank 1 the margin of stage 0, which does not fit, was not looked at, and stage 1 was compared with the worst stage.
+TEST(CheckBaseline, EveryStageMustFitAndLeaveTheMargin) {
+  StepRun run = run_of(Duration(1), Bytes(std::int64_t{45} << 30));
+  run.run.memory.push_back(
+      {.device = DeviceId{1}, .peak = {.bytes = Bytes(std::int64_t{20} << 30)}, .capacity = Bytes(std::int64_t{50} << 30)});
+  run.reported_stage = 1;
+  EXPECT_EQ(check_failure(limits_of({"", "", "", true, "5 GiB"}), run), "");
+  EXPECT_EQ(check_failure(limits_of({"", "", "", false, "6 GiB"}), run), "check: margin 5 GiB, at least 6 GiB wanted");
+  EXPECT_EQ(check_failure(limits_of({"", "", "40 GiB"}), run), "check: peak 45 GiB, at most 40 GiB allowed");
+  // What grows is compared with the same stage of the baseline.
+  EXPECT_EQ(check_failure(limits_of({baseline("1", 20), "", "+0%"}), run), "");
+  EXPECT_EQ(check_failure(limits_of({baseline("1", 19), "", "+0%"}), run),
+            "check: peak 20 GiB (baseline 19 GiB, +5.26 %), at most 19 GiB allowed");
+}
+
+TEST(CheckBaseline, RefusesTheBaselineOfAnotherRank) {
+  const auto file_of = [](const std::string& name, std::vector<FlagValue> rank) {
+    const Job job = resolve_job(pipeline_job(rank));
+    return written(name, run_json(job, run_step(job), {}));
+  };
+  const std::string worst = file_of("worst.json", {}), first = file_of("first.json", {flag("--rank", "0")}),
+                    last = file_of("last.json", {flag("--rank", "last")});
+  const auto problem = [](const std::string& file, const std::string& rank) {
+    const Job job = resolve_job(pipeline_job({flag("--rank", rank)}));
+    const std::string error = error_of([&] { check_limits({file}, checked_job(job)); });
+    return error.empty() ? "" : error.substr(file.size() + 2);
+  };
+  EXPECT_EQ(problem(worst, "worst"), "");
+  EXPECT_EQ(problem(first, "0"), "");
+  EXPECT_EQ(problem(last, "3"), "");  // of four stages the last
+  EXPECT_EQ(problem(worst, "0"), "found the baseline of --rank worst, wanted one of --rank 0");
+  EXPECT_EQ(problem(first, "worst"), "found the baseline of --rank 0, wanted one of --rank worst");
+  EXPECT_EQ(problem(last, "2"), "found the baseline of --rank last, wanted one of --rank 2");
 }
 
 TEST(CheckBaseline, ARunIsNoWorseThanItself) {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tests/unit/tools/test_jobs.h"
@@ -62,6 +63,20 @@ TEST(Explanation, TensorsLiveBetweenTheirOps) {
   for (std::size_t i = 1; i < explained.ops.size(); ++i) EXPECT_LE(explained.ops[i - 1].start, explained.ops[i].start);
 }
 
+// Two stages: the second one waits for its first input while the first computes, and that is no part of the transfer's time.
+TEST(Explanation, TransfersWaitApartFromTheirTime) {
+  const Job job = gpt_job({flag("--sequence-parallel", "true"), flag("--pp", "2"), flag("--global-batch", "4")});
+  const StepRun run = run_step(job);
+  const Explanation explained = explanation(job, run);
+  Duration waiting{};
+  for (const OpAccount& op : explained.ops) {
+    const Cost cost = run.costs->cost(run.step.graph.work(op.op), DeviceId{op.stage});
+    EXPECT_EQ(op.time - op.slowed, cost.fixed + cost.alone) << op.name;
+    if (run.step.graph.label(run.step.graph.op(op.op).kind) == "send forward") waiting += op.waiting;
+  }
+  EXPECT_GT(waiting, Duration{});
+}
+
 TEST(Explanation, APipelinesLayersAreThoseOfItsStages) {
   const Job one = gpt_job({flag("--sequence-parallel", "true")});
   const Job two = gpt_job({flag("--sequence-parallel", "true"), flag("--pp", "2"), flag("--global-batch", "4")});
@@ -105,6 +120,51 @@ TEST(Explanation, JsonHasTheFieldsOfTheContract) {
     EXPECT_TRUE(json["ops"][0].contains(name)) << name;
   }
   EXPECT_NE(explain_text(job, run, explanation(job, run)).find("layers 0-3"), std::string::npos);
+}
+
+TEST(Explanation, OffloadedTensorsLiveTwice) {
+  const Job job = resolve_job(main_job("2", {flag("--offload-modules", "norm 1 output"), parse_set("placement.release=layer-start"),
+                                             parse_set("placement.keep_last_layers=1")}));
+  const StepRun run = run_step(job);
+  const Explanation explained = explanation(job, run);
+  const std::int64_t bytes = std::int64_t{8192} * 4096 / 8 * 2;  // s h / t of 2 bytes: sequence-parallel
+  EXPECT_EQ(explained.layers[1].moved.value, bytes);
+  EXPECT_EQ(explained.layers[2].moved.value, 0);
+  EXPECT_EQ(explained.layers[1].saved, explained.layers[2].saved);  // the layers save the same
+  bool found = false;
+  for (const TensorAccount& account : explained.tensors) {
+    if (account.tensor->name != "norm 1 output" || account.tensor->placement != "offload") continue;
+    found = true;
+    EXPECT_EQ(account.layer, "layer 0");
+    ASSERT_EQ(account.lives.size(), 2u);
+    EXPECT_EQ(account.lives[0].born, "forward L0 norm 1");
+    EXPECT_EQ(account.lives[0].dies, "forward wait for copies");  // before layer 1
+    EXPECT_EQ(account.lives[1].born, "backward L0 copy in norm 1 output");
+    EXPECT_LE(account.lives[0].dies_at, account.lives[1].born_at);
+    EXPECT_LT(account.lives[1].born_at, account.lives[1].dies_at);
+  }
+  EXPECT_TRUE(found);
+}
+
+TEST(Explanation, MemoryThatIsFreedByEventNamesTheCopy) {
+  const Job job = resolve_job(main_job("2", {flag("--offload-modules", "norm 1 output"), parse_set("placement.release=event")}));
+  const StepRun run = run_step(job);
+  const Explanation explained = explanation(job, run);
+  const auto moved = [](const TensorAccount& account) { return account.tensor->placement == "offload"; };
+  const auto first = std::find_if(explained.tensors.begin(), explained.tensors.end(), moved);
+  ASSERT_NE(first, explained.tensors.end());
+  EXPECT_EQ(first->lives.front().dies, "forward L0 copy out norm 1 output");
+}
+
+TEST(Explanation, OffloadModulesAreWhatTheirOpsSave) {
+  const Job job = resolve_job(main_job("2"));
+  const std::vector<ModuleAccount> modules = offload_modules_of(job);
+  const auto core = std::find_if(modules.begin(), modules.end(), [](const ModuleAccount& module) { return module.name == "core_attn"; });
+  ASSERT_NE(core, modules.end());
+  // A GPU of eight has 4 of 32 query heads and 1 of 8 key and value heads, of 128; its output too, and a statistic in fp32 for each head.
+  EXPECT_EQ(core->bytes.value, std::int64_t{8192} * (2 * 128 * (4 + 1 + 1 + 4) + 4 * 4));
+  const std::string text = module_table_text(job, module_table(job), modules);
+  EXPECT_NE(text.find("\n--offload-modules of llama3-8b with megatron-core@2025: "), std::string::npos) << text;
 }
 
 }  // namespace stepsim

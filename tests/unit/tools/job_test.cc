@@ -111,8 +111,8 @@ TEST(Job, ContradictionsAreRefused) {
   EXPECT_EQ(refused({flag("--layers", "1000000000000")}), "--layers: found 1000000000000, wanted a whole number from 1 to 100000");
   EXPECT_EQ(refused({flag("--layers", "0")}), "--layers: found 0, wanted a whole number, at least 1");
   EXPECT_EQ(refused({flag("--dropout", "nan")}), "--dropout: found nan, wanted a finite number");
-  EXPECT_EQ(refused({flag("--set", "placement.layers[3].mlp=offload")}),
-            "--set placement.layers[3].mlp: found offload, which is not built yet, wanted keep or recompute");
+  EXPECT_EQ(refused({flag("--set", "placement.layers[3].mlp=move")}),
+            "--set placement.layers[3].mlp: found \"move\", wanted keep, recompute or offload");
 }
 
 // gpt3-175b has 96 layers.
@@ -133,7 +133,7 @@ TEST(Job, GpusAreTheProductOfTheRanks) {
             "--gpus: found 96, wanted 64 (tp 8 x pp 4 x dp 2)");
   EXPECT_EQ(refused({flag("--gpus", "100"), flag("--tp", "8"), flag("--pp", "4")}),
             "--gpus: found 100, wanted a multiple of 32 (tp 8 x pp 4)");
-  EXPECT_EQ(refused({flag("--gpus", "0")}), "--gpus: found 0, wanted a multiple of 1 (tp 1 x pp 1)");
+  EXPECT_EQ(refused({flag("--gpus", "0")}), "--gpus: found 0, wanted a whole number, at least 1");
   EXPECT_EQ(refused({flag("--gpus", "2000000")}), "--gpus: found 2000000, wanted at most 1048576 x tp 1 x pp 1");
   EXPECT_EQ(refused({flag("--dp", "2"), flag("--global-batch", "3")}),
             "--global-batch: found 3, wanted a multiple of 2 (micro-batch 1 x data-parallel 2)");
@@ -187,10 +187,32 @@ TEST(Job, RankIsAStage) {
   EXPECT_EQ(stage({flag("--pp", "4"), flag("--rank", "last")}), 3);
   EXPECT_EQ(stage({flag("--pp", "4"), flag("--rank", "0")}), 0);
   EXPECT_EQ(stage({flag("--rank", "last")}), 0);
-  for (const char* const rank : {"4", "-1", "first", "1x", "99999999999999999999", ""}) {
+  for (const char* const rank : {"4", "-1", "first", "1x", "99999999999999999999"}) {
     EXPECT_EQ(problem(job_of("gpt3-175b", {flag("--pp", "4"), flag("--rank", rank)})),
               "--rank: found \"" + std::string(rank) + "\", wanted worst, last or a pipeline stage from 0 to 3");
   }
+}
+
+// An empty text and a zero that means nothing were taken for "not given".
+TEST(Job, WhatMeansNothingIsNoDefault) {
+  const auto refused = [](const FlagValue& value) {
+    return problem(job_of("gpt3-175b", {flag("--pp", "4"), flag("--dp", "2"), flag("--global-batch", "8"), value}));
+  };
+  for (const char* const path :
+       {"parallel.pp_layout", "parallel.rank", "parallel.schedule", "parallel.bucket_size", "placement.name", "hardware.cluster",
+        "placement.recompute_segments", "placement.recompute_modules[0]", "framework.name", "training.loss"}) {
+    EXPECT_EQ(refused(flag("--set", std::string(path) + "=")),
+              "--set " + std::string(path) + ": found an empty text, wanted a value, or no " + path + " at all");
+  }
+  EXPECT_EQ(refused(flag("--set", "parallel.first_stage_layers=0")),
+            "--set parallel.first_stage_layers: found 0, wanted a whole number, at least 1");
+  EXPECT_EQ(refused(flag("--set", "parallel.last_stage_layers=-1")),
+            "--set parallel.last_stage_layers: found -1, wanted a whole number, at least 1");
+  EXPECT_EQ(refused(flag("--set", "parallel.shard=0")), "--set parallel.shard: found 0, wanted a whole number from 1 to 1048576");
+  EXPECT_EQ(refused(flag("--set", "parallel.bucket_size=0.3 B")),
+            "--set parallel.bucket_size: found \"0.3 B\", a fraction of a byte, wanted whole bytes");
+  EXPECT_EQ(refused(flag("--set", "parallel.bucket_size=0 B")), "");  // one bucket
+  EXPECT_EQ(refused(flag("--set", "parallel.gather_limit=0")), "");   // no limit
 }
 
 TEST(Job, ShardingOfFlags) {

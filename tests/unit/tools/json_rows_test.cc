@@ -16,6 +16,25 @@ TEST(JsonRows, AreATableOfTheKeysInTheirOrder) {
   EXPECT_EQ(parse_json_rows("[{\"id\": \"seven\"}]", "f").row_id(0), "seven");
 }
 
+// Keys with escapes, nested quotes and lists before it: the place is that of the value.
+TEST(JsonRows, CellsKnowTheirPlaceAndForm) {
+  const CsvTable table = parse_json_rows("[{\"a\\\"b\": [1,\n 2], \"c\" :  -1.5e3,\"d\":\"x\"},\n  {\"d\": true, \"c\": null}]", "f");
+  const auto origin = [&](std::size_t row, std::size_t cell) {
+    const CellOrigin& each = table.rows[row].origins[cell];
+    return std::tuple(each.line, each.column, each.form);
+  };
+  EXPECT_EQ(origin(0, 0), std::tuple(1, 11, CellForm::kList));
+  EXPECT_EQ(origin(0, 1), std::tuple(2, 13, CellForm::kNumber));
+  EXPECT_EQ(origin(0, 2), std::tuple(2, 24, CellForm::kText));
+  EXPECT_EQ(origin(1, 0), std::tuple(3, 3, CellForm::kAbsent));  // of its row
+  EXPECT_EQ(origin(1, 1), std::tuple(3, 20, CellForm::kAbsent));
+  EXPECT_EQ(origin(1, 2), std::tuple(3, 9, CellForm::kSwitch));
+  const CsvTable csv = parse_csv("a,b\n\"x\ny\",7\n", "f");
+  EXPECT_EQ(csv.rows[0].origins[1].line, 3);
+  EXPECT_EQ(csv.rows[0].origins[1].column, 4);
+  EXPECT_EQ(csv.rows[0].origins[1].form, CellForm::kAny);
+}
+
 TEST(JsonRows, AreKnownByTheirFirstCharacter) {
   EXPECT_TRUE(is_json(" \n[{}]"));
   EXPECT_TRUE(is_json("{}"));
@@ -25,12 +44,12 @@ TEST(JsonRows, AreKnownByTheirFirstCharacter) {
 
 TEST(JsonRows, RefusesWhatIsNoListOfFlatObjectsWithItsPlace) {
   const auto problem = [](const std::string& text) { return error_of([&] { parse_json_rows(text, "f"); }); };
-  EXPECT_EQ(problem("{\"a\": 1}"), "f:1:2: found an object, wanted a list of rows");
-  EXPECT_EQ(problem("[1]"), "f:1:4: found a value that is no object in the list, wanted rows");
-  EXPECT_EQ(problem("[[]]"), "f:1:3: found a value that is no object in the list, wanted rows");
-  EXPECT_TRUE(problem("[{\"a\":\n{\"b\": 1}}]").starts_with("f:2:2: found an object or a list in a list, wanted "));
-  EXPECT_TRUE(problem("[{\"a\": [[1]]}]").starts_with("f:1:10: found an object or a list in a list, wanted "));
-  EXPECT_TRUE(problem("[{\"a\": " + std::string(1'000'000, '[')).starts_with("f:1:10: found an object or a list in a list, wanted "));
+  EXPECT_EQ(problem("{\"a\": 1}"), "f:1:1: found an object, wanted a list of rows");
+  EXPECT_EQ(problem("[1]"), "f:1:2: found a value that is no object in the list, wanted rows");
+  EXPECT_EQ(problem("[[]]"), "f:1:2: found a value that is no object in the list, wanted rows");
+  EXPECT_TRUE(problem("[{\"a\":\n{\"b\": 1}}]").starts_with("f:2:1: found an object or a list in a list, wanted "));
+  EXPECT_TRUE(problem("[{\"a\": [[1]]}]").starts_with("f:1:9: found an object or a list in a list, wanted "));
+  EXPECT_TRUE(problem("[{\"a\": " + std::string(1'000'000, '[')).starts_with("f:1:9: found an object or a list in a list, wanted "));
   EXPECT_TRUE(problem("[{\"a\": 1,\n\"a\": 2}]").starts_with("f:2:"));
   EXPECT_TRUE(problem("[{\"a\": 1,\n\"a\": 2}]").ends_with("found key \"a\" twice, wanted it once"));
   EXPECT_TRUE(problem("[{\"a\":\n 1").starts_with("f:2:"));

@@ -170,4 +170,15 @@ TEST(PlacementAlternatives, SaysWhatDoesNotFit) {
   EXPECT_THAT(run_summary(job, run_step(job), only), HasSubstr(" GiB short\nevidence"));
 }
 
+// The usual placements move nothing: keeping all is one of them for a job that offloads, and the line says what it is without.
+TEST(PlacementAlternatives, OfAJobThatOffloads) {
+  const JobInput input = main_job("4", {flag("--offload-modules", "*"), parse_set("hardware.host_to_device=100 MB/s")});
+  const PlacementAlternatives alternatives = alternatives_of(input);
+  EXPECT_EQ(with(alternatives, "--recompute none").step, alternatives_of(main_job("4")).own.step);
+  ASSERT_TRUE(alternatives.offload);
+  EXPECT_EQ(alternatives.offload->kept.step, with(alternatives, "--recompute none").step);
+  EXPECT_THAT(line_of(input, "cheapest time: "), HasSubstr(" without offload saves "));
+  EXPECT_FALSE(alternatives_of(main_job("4")).offload);
+}
+
 }  // namespace stepsim

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/input_error.h"
+#include "tests/unit/error_of.h"
 #include "tools/job.h"
 
 namespace stepsim {
@@ -40,17 +40,6 @@ inline std::string written(const std::string& name, const std::string& text) {
   const std::string path = testing::TempDir() + name;
   std::ofstream(path, std::ios::binary) << text;
   return path;
-}
-
-// What an InputError of `call` says, "" if there is none.
-template <class Call>
-std::string error_of(Call call) {
-  try {
-    call();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
 }
 
 }  // namespace stepsim

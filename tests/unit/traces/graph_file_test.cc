@@ -126,14 +126,16 @@ TEST(GraphFile, ModelledWorkReadsBack) {
     ops { name: "m" stream: "s" memory { read: "8 MiB" written: "1 B" kernel: softmax } }
     ops { name: "c" stream: "s" collective { kind: reduce_scatter message: "1 GB" ranks: 8 stride: 2 } }
     ops { name: "d" stream: "s" copy { bytes: "7 B" direction: host_to_device pinned: false } }
+    ops { name: "p" stream: "s" copy { bytes: "7 B" allocates: true } }
     ops { name: "e" marker: true })";
   const GraphFile file = parse_graph(ops, "g");
   const GraphFile again = parse_graph(graph_text(file), "again");
   EXPECT_EQ(std::get<Attention>(file.graph.work(OpId{1})).kernel, 2);
   EXPECT_EQ(std::get<MemoryBound>(file.graph.work(OpId{2})),
             (MemoryBound{.read = Bytes(8 << 20), .written = Bytes(1), .kernel = MemoryKernel::kSoftmax}));
-  ASSERT_EQ(again.graph.ops().size(), 6u);
-  for (std::int32_t i = 0; i < 6; ++i) EXPECT_EQ(again.graph.work(OpId{i}), file.graph.work(OpId{i})) << i;
+  EXPECT_EQ(std::get<Copy>(file.graph.work(OpId{5})), (Copy{.bytes = Bytes(7), .allocates = true}));
+  ASSERT_EQ(again.graph.ops().size(), 7u);
+  for (std::int32_t i = 0; i < 7; ++i) EXPECT_EQ(again.graph.work(OpId{i}), file.graph.work(OpId{i})) << i;
 }
 
 // Two ops of one name in the builder's words; the second gets its number.

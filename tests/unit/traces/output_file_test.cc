@@ -73,6 +73,22 @@ TEST_F(OutputFileTest, FinishWritesAllAndReplacesNothing) {
   EXPECT_EQ(files(), 1u);
 }
 
+TEST_F(OutputFileTest, PreparedFilesReplaceNothingAndAreTakenAway) {
+  put(path("a"), "old");
+  {
+    OutputFile file(path("a")), dropped(path("b"));
+    file.write("new");
+    file.prepare();
+    dropped.prepare();
+    EXPECT_EQ(contents(path("a")), "old");
+    EXPECT_FALSE(fs::exists(path("b")));
+    EXPECT_EQ(files(), 3u);  // each has a name of its own beside its target
+    file.commit();
+  }
+  EXPECT_EQ(contents(path("a")), "new");
+  EXPECT_EQ(files(), 1u);
+}
+
 TEST_F(OutputFileTest, WithoutCommitNothingRemains) {
   put(path("a"), "old");
   {

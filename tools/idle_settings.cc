@@ -1,0 +1,93 @@
+#include "tools/idle_settings.h"
+
+#include <fmt/format.h>
+
+#include "tools/job_flags.h"
+
+namespace stepsim {
+
+namespace {
+
+struct Idle {
+  bool idle = false;
+  const char* path = "";
+  std::string reason{};
+};
+
+// Values that ask for nothing: one rank, one chunk, replicas, a switch that is off by itself.
+bool asks_for_nothing(const std::string& path, const std::string& value) {
+  if (path == "parallel.zero") return value == "0";
+  if (path == "parallel.virtual_stages") return value == "1";
+  if (path == "training.iteration") return value == "steady";
+  return path == "parallel.sequence_parallel" && value == "false";
+}
+
+std::vector<Idle> pipeline_settings(const ParallelLayout& parallel) {
+  const bool one = parallel.pipeline == 1;
+  const std::string stage = "--pp is 1: there is one stage", transfer = "--pp is 1: nothing is sent from stage to stage";
+  return {{one, "parallel.virtual_stages", stage}, {one, "parallel.schedule", stage}, {one, "parallel.pp_layout", stage},
+          {one, "parallel.rank", stage},           {one, "parallel.p2p", transfer},   {one, "parallel.deallocate_outputs", transfer}};
+}
+
+std::vector<Idle> data_parallel_settings(const ParallelLayout& parallel) {
+  std::vector<Idle> settings;
+  const auto add = [&](bool idle, const char* path, const std::string& reason) {
+    const bool alone = parallel.data == 1;
+    settings.push_back({alone || idle, path, alone ? "--dp is 1: there are no ranks to share with" : reason});
+  };
+  const std::string zero = fmt::format("with --zero {} ", parallel.zero);
+  const bool units = parallel.zero >= 2;  // gradients are reduced unit by unit
+  const std::string by_unit = zero + "gradients are reduced unit by unit beside backward";
+  const bool apart = !parallel.overlap_gradient_reduce.value_or(false);
+  add(false, "parallel.zero", "");
+  add(!units, "parallel.shard", zero + "no weights or gradients are sharded");
+  add(units, "parallel.overlap_grad_reduce", by_unit);
+  add(parallel.zero == 0 || parallel.zero == 3, "parallel.overlap_param_gather", zero + "no updated weights are gathered");
+  add(units || apart, "parallel.bucket_size", units ? by_unit : "without overlap_grad_reduce gradients are one bucket");
+  add(false, "parallel.reduce_dtype", "");
+  add(!units, "parallel.reduce_every_micro_batch", zero + "gradients are reduced once a step, after the last micro-batch");
+  for (const char* const path :
+       {"parallel.reshard_after_forward", "parallel.prefetch_forward", "parallel.prefetch_backward", "parallel.gather_limit"}) {
+    add(parallel.zero != 3, path, zero + "no weights are gathered for a layer");
+  }
+  return settings;
+}
+
+// "--zero 3", "--sequence-parallel", "parallel.p2p batched".
+std::string setting_name(const std::string& path, const std::string& value) {
+  const std::string flag = flag_of_path(path);
+  const bool bare_switch = flag != path && value == "true";
+  return bare_switch ? flag : flag + " " + value;
+}
+
+// FSDP2 has no limiter: the gate is on the device.
+bool limits_in_vain(const Job& job) {
+  return job.parallel.data > 1 && job.parallel.zero == 3 && job.framework.copies_out_of_gathers &&
+         job.parallel.gather_limit.value_or(0) > 0;
+}
+
+}  // namespace
+
+std::vector<std::string> idle_settings(const Job& job) {
+  const ParallelLayout& parallel = job.parallel;
+  std::vector<Idle> settings = {
+      {job.training.optimizer == OptimizerKind::kSgd, "training.iteration", "sgd has no state that the first step makes"},
+      {parallel.tensor == 1, "parallel.sequence_parallel", "--tp is 1: there are no ranks to share with"}};
+  for (const Idle& each : pipeline_settings(parallel)) settings.push_back(each);
+  for (const Idle& each : data_parallel_settings(parallel)) settings.push_back(each);
+  std::vector<std::string> sentences;
+  for (const Idle& each : settings) {
+    const auto entry = job.entries.values.find(each.path);
+    if (!each.idle || entry == job.entries.values.end() || asks_for_nothing(each.path, entry->second.value)) continue;
+    sentences.push_back(fmt::format("{} has no effect: {}", setting_name(each.path, entry->second.value), each.reason));
+  }
+  if (job.entries.values.count("parallel.gather_limit") > 0 && limits_in_vain(job)) {
+    sentences.push_back(
+        fmt::format("parallel.gather_limit {} frees no memory: with {} (FSDP2) each gather waits for the copy-out before it anyhow; "
+                    "only the host waits more",
+                    *parallel.gather_limit, framework_label(job.framework)));
+  }
+  return sentences;
+}
+
+}  // namespace stepsim
