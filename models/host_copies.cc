@@ -54,8 +54,7 @@ void HostCopies::copy_out(std::int32_t code, std::int32_t layer, const std::stri
                                                  .name = builder_.label(name),
                                                  .layer = layer,
                                                  .unit = -1,
-                                                 .on_host = true,
-                                                 .all_step = schedule_.host_lifetime == HostLifetime::kStep});
+                                                 .on_host = true});
   const std::int32_t op = begin_copy(CopyEngine::kOut, size, Phase::kForward, layer, name);
   writer_.read(code, Bytes(0), size);
   writer_.write(host, Bytes(0), size);
@@ -63,7 +62,8 @@ void HostCopies::copy_out(std::int32_t code, std::int32_t layer, const std::stri
   writer_.script().storages[static_cast<std::size_t>(code)].copied_out = true;
   copied_[code] = {host, op};
   not_let_go_.insert(code);
-  if (schedule_.host_lifetime == HostLifetime::kBackwardEnd) held_until_[layer].push_back(host);
+  const bool until_backward = schedule_.host_lifetime == HostLifetime::kBackwardEnd || schedule_.host_lifetime == HostLifetime::kStep;
+  if (until_backward) held_until_[layer].push_back(host);
 }
 
 void HostCopies::wait(std::int32_t code, Phase phase, bool releases) {

@@ -53,7 +53,7 @@ struct ScriptStorage {
   SlotIndex slot = kNoSlot;  // root; of an output, the next unit's input; of the batch, its number
   bool made_again = false, read_by_backward = false, read_by_rerun = false;
   bool copied_out = false, copied_back = false;  // it is on its way to the host; it came from there
-  bool on_host = false, all_step = false;        // in host memory; lives all step
+  bool on_host = false;                          // in host memory
   bool deferred_free = false;                    // as Storage's
 };
 

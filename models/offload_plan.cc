@@ -259,7 +259,7 @@ class Selecting {
     std::size_t kept = static_cast<std::size_t>(selection.keep_last_groups) + (selection.keep_last_of_each_name ? names.size() : 0);
     end -= std::min(end, kept);
     if (selection.groups_fraction < 1) {
-      end = std::min(end, static_cast<std::size_t>(std::ceil(selection.groups_fraction * static_cast<double>(groups.size()))));
+      end = std::min(end, static_cast<std::size_t>(std::ceil(selection.groups_fraction * static_cast<double>(groups.size()) - 1e-9)));
     }
     if (end == groups.size()) return;
     const std::set<std::pair<std::int32_t, std::int32_t>> moved(groups.begin(), groups.begin() + static_cast<std::ptrdiff_t>(end));

@@ -53,7 +53,7 @@ enum class HostLifetime : std::uint8_t {
   kReloadStart,  // given back when the copy back starts (a pool whose user hands the buffer back at once)
   kReloadEnd,
   kBackwardEnd,  // until backward of its layer is over
-  kStep,         // static: all step
+  kStep,         // static buffers that the micro-batches take in turn: until backward of its layer is over, in a pool that never shrinks
 };
 
 struct OffloadSchedule {

@@ -52,7 +52,7 @@ void add_copies(OpGraphBuilder& builder, StageFrame& stage, std::int32_t index, 
     stage.streams[static_cast<std::size_t>(PassStream::kCopy0) + static_cast<std::size_t>(i)] =
         builder.add_stream({.device = stage.device, .kind = builder.label(name)});
   }
-  if (!schedule.pool_never_shrinks) return;
+  if (!schedule.pool_never_shrinks && schedule.host_lifetime != HostLifetime::kStep) return;
   stage.host_pool = builder.add_pool({.space = MemorySpace::kHost, .host = index, .capacity = Bytes(0), .never_shrinks = true});
 }
 

@@ -71,8 +71,6 @@ StepStamper::Instance& StepStamper::instance(std::int32_t stage, const Pass& pas
                                                .pool = storage.on_host ? frame_.stages[at(stage)].host_pool : -1,
                                                .layer = storage.layer,
                                                .micro_batch = pass.micro_batch,
-                                               .live_at_start = storage.all_step,
-                                               .live_at_end = storage.all_step,
                                                .deferred_free = storage.deferred_free});
     if (found.first_storage < 0) found.first_storage = id.index;
   }

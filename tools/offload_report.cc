@@ -51,8 +51,11 @@ Duration common(const std::vector<Span>& a, const std::vector<Span>& b) {
 
 DeviceId device_of(const OpGraph& graph, OpId op) { return graph.streams()[at(graph.op(op).stream.index)].device; }
 
+// Of what is offloaded: small copies that kernels need stand on the compute stream.
 const Copy* host_copy(const OpGraph& graph, OpId op) {
   const auto* copy = std::get_if<Copy>(&graph.work(op));
+  const StreamId stream = graph.op(op).stream;
+  if (!stream.valid() || graph.streams()[at(stream.index)].compute) return nullptr;
   return copy == nullptr || copy->direction == CopyDirection::kDeviceToDevice ? nullptr : copy;
 }
 

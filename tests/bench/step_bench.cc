@@ -52,7 +52,20 @@ JobInput megatron(const char* model, const char* stages, const char* micro_batch
 JobInput llama3_8b_fsdp() {
   return {"",
           {parse_set("model.name=llama3-8b"), parse_set("hardware.name=h100-sxm-80gb"), parse_set("hardware.gpus=8"),
-           parse_set("training.sequence=8192"), parse_set("training.micro_batch=1"), parse_set("parallel.zero=3")}};
+           parse_set("training.sequence=8192"), parse_set("training.micro_batch=1"), parse_set("parallel.zero=3"),
+           parse_set("framework.name=torchtitan@2024-12")}};
+}
+
+// 126 layers, 64 micro-batches.
+JobInput llama3_405b(bool offloads) {
+  JobInput input{"",
+                 {parse_set("model.name=llama3-405b"), parse_set("hardware.name=gb200"), parse_set("parallel.tp=8"),
+                  parse_set("parallel.sequence_parallel=true"), parse_set("training.sequence=4096"), parse_set("training.global_batch=64")}};
+  if (!offloads) return input;
+  for (const char* const setting : {"placement.offload_modules=core_attn,mlp_norm", "placement.max_in_flight=2"}) {
+    input.flags.push_back(parse_set(setting));
+  }
+  return input;
 }
 
 // Build, timeline, memory log, peaks and partition of the time, as `stepsim run` does them. `least_ops`: 0, or what the step must have.
@@ -75,6 +88,17 @@ void whole_step_530b_on_280_gpus(benchmark::State& state) {
 void whole_step_gpt3_175b_on_64_gpus(benchmark::State& state) { whole_step(state, megatron("gpt3-175b", "8", "64"), 0, "at most 0.3 s"); }
 void whole_step_llama3_8b_fsdp_on_8_gpus(benchmark::State& state) { whole_step(state, llama3_8b_fsdp(), 0, "under 10 ms"); }
 
+void whole_step_405b_with_offload(benchmark::State& state) { whole_step(state, llama3_405b(true), 0, "under 1 s"); }
+
+// What an op costs with copies among the ops and without.
+void whole_step_405b_by_op(benchmark::State& state) {
+  const Job job = resolve_job(llama3_405b(state.range(0) != 0));
+  std::size_t ops = 0;
+  for (auto _ : state) ops += run_step(job).step.graph.ops().size();
+  state.counters["ops/s"] = benchmark::Counter(static_cast<double>(ops), benchmark::Counter::kIsRate);
+  state.SetLabel("offload:1 at least half the ops/s of offload:0");
+}
+
 // A stage for each layer: time in proportion to the ops, so that ops/s are about the same for any number of stages.
 void whole_step_of_stages(benchmark::State& state) {
   const std::string stages = std::to_string(state.range(0));
@@ -93,6 +117,8 @@ BENCHMARK(build_and_simulate_llama3_8b)->Unit(benchmark::kMillisecond);
 BENCHMARK(whole_step_530b_on_280_gpus)->Unit(benchmark::kMillisecond);
 BENCHMARK(whole_step_gpt3_175b_on_64_gpus)->Unit(benchmark::kMillisecond);
 BENCHMARK(whole_step_llama3_8b_fsdp_on_8_gpus)->Unit(benchmark::kMillisecond);
+BENCHMARK(whole_step_405b_with_offload)->Unit(benchmark::kMillisecond);
+BENCHMARK(whole_step_405b_by_op)->ArgName("offload")->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond);
 BENCHMARK(whole_step_of_stages)->Arg(512)->Arg(4096)->Unit(benchmark::kMillisecond);
 
 }  // namespace

@@ -18,7 +18,7 @@ static bool operator==(const PlanStep& a, const PlanStep& b) {
   return a.verb == b.verb && a.layer == b.layer && a.first == b.first && a.last == b.last && a.again == b.again;
 }
 static void PrintTo(const PlanStep& step, std::ostream* out) {
-  constexpr const char* kVerbs[] = {"forward", "backward", "drop"};
+  constexpr const char* kVerbs[] = {"forward", "backward", "drop", "copy out", "wait", "release", "release by event", "copy in"};
   *out << kVerbs[static_cast<int>(step.verb)] << " L" << step.layer << " " << step.first << ".." << step.last
        << (step.again ? " again" : "");
 }
