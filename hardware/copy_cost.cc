@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 
 #include "hardware/kernel_cost.h"
 
@@ -7,15 +9,18 @@ namespace stepsim {
 namespace {
 
 // A link or root port that is slower with both directions busy: both draw on the sum of what they then have, in that proportion
-// (engine.md 2). `weight` is the direction's part of the sum.
+// (engine.md 2). `weight`: what the direction has then, in MB/s, or in larger units where that is above 65,535.
 struct BothDirections {
-  double load = 0, weight = 0.5;
+  double load = 0;
+  std::uint16_t weight = 1;
 };
 
 BothDirections both_directions(bool in, double rate, BytesPerSecond both_in, BytesPerSecond both_out) {
   const double both = both_in.value + both_out.value;
   if (!(both > 0)) return {};
-  return {share(rate, both), (in ? both_in : both_out).value / both};
+  constexpr double kMost = 65535;
+  const double unit = std::max(1e6, std::max(both_in, both_out).value / kMost);
+  return {share(rate, both), static_cast<std::uint16_t>(std::max(1.0, std::nearbyint((in ? both_in : both_out).value / unit)))};
 }
 
 double or_else(BytesPerSecond rate, BytesPerSecond otherwise) { return rate.value > 0 ? rate.value : otherwise.value; }

@@ -1,6 +1,8 @@
 // What a kernel, copy or collective costs on one device, before the resources have ids. Shares are of the device's own resources.
 #pragma once
 
+#include <cstdint>
+
 #include "sim/units.h"
 
 namespace stepsim {
@@ -12,10 +14,10 @@ struct DeviceCost {
   Bound bound = Bound::kLatency;                                       // what sets `alone`
   double sm = 0, hbm = 0, link_in = 0, link_out = 0, host_memory = 0;  // while `alone` runs, in [0, 1]
   double nvlink_in = 0, nvlink_out = 0, network_in = 0, network_out = 0;
-  // Of a host copy: link and root port where both directions share, and the copy's part of what they then have; the weight of
+  // Of a host copy: link and root port where both directions share, and weights in the proportion in which they then do; the weight of
   // its link goes for host memory too.
   double link_both = 0, root_in = 0, root_out = 0, root_both = 0;
-  double link_weight = 0.5, root_weight = 0.5;
+  std::uint16_t link_weight = 1, root_weight = 1;
   bool spins = false;  // holds its SMs while it waits for its peers
 };
 

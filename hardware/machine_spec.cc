@@ -33,7 +33,9 @@ static void add_host_resources(const ClusterSpec& cluster, std::int32_t host, Ma
     const BytesPerSecond both = port.both_host_to_device + port.both_device_to_host;
     if (both.value > 0) add("root port both", " root port both", both);
   }
-  add("host memory", " memory", cluster.host_memory_bandwidth);
+  // Where reads and writes have limits of their own, a load says nothing of bytes.
+  const bool one_limit = cluster.host_memory_read.value <= 0 && cluster.host_memory_write.value <= 0;
+  add("host memory", " memory", one_limit ? cluster.host_memory_bandwidth : BytesPerSecond{});
 }
 
 Machine make_machine(const GpuSpec& gpu, const ClusterSpec& cluster, std::int32_t devices) {

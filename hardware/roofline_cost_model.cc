@@ -101,12 +101,12 @@ std::vector<Load> RooflineCostModel::Tables::loads(const DeviceCost& cost, const
   add(device.network_in, cost.network_in);
   add(device.network_out, cost.network_out);
   // What both directions share. All have the copy's weight: a level of fairness counts in units of 1 / weight.
-  const auto add_shared = [&](ResourceId resource, double fraction, double weight, std::int32_t peers) {
+  const auto add_shared = [&](ResourceId resource, double fraction, std::uint16_t weight, std::int32_t peers) {
     STEPSIM_CHECK(peers >= 1);
     STEPSIM_CHECK(peers <= 65535);
     if (Load* load = add(resource, fraction)) {
       load->peers = static_cast<std::uint16_t>(peers);
-      load->weight = static_cast<std::uint16_t>(1 + 1000 * weight);
+      load->weight = weight;
     }
   };
   add_shared(device.link_both, cost.link_both, cost.link_weight, 1);

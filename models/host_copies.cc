@@ -46,15 +46,11 @@ std::int32_t HostCopies::begin_copy(CopyEngine engine, Bytes size, Phase phase, 
   return op;
 }
 
-void HostCopies::copy_out(std::int32_t code, std::int32_t layer, const std::string& name) {
+void HostCopies::copy_out(std::int32_t code, std::int32_t layer, const std::string& name, bool comes_back) {
   flush();
   const Bytes size = writer_.size(code);
-  const std::int32_t host = writer_.add_storage({.size = host_size(size),
-                                                 .role = labels_.on_host,
-                                                 .name = builder_.label(name),
-                                                 .layer = layer,
-                                                 .unit = -1,
-                                                 .on_host = true});
+  const std::int32_t host = writer_.add_storage(
+      {.size = host_size(size), .role = labels_.on_host, .name = builder_.label(name), .layer = layer, .unit = -1, .on_host = true});
   const std::int32_t op = begin_copy(CopyEngine::kOut, size, Phase::kForward, layer, name);
   writer_.read(code, Bytes(0), size);
   writer_.write(host, Bytes(0), size);
@@ -62,7 +58,8 @@ void HostCopies::copy_out(std::int32_t code, std::int32_t layer, const std::stri
   writer_.script().storages[static_cast<std::size_t>(code)].copied_out = true;
   copied_[code] = {host, op};
   not_let_go_.insert(code);
-  const bool until_backward = schedule_.host_lifetime == HostLifetime::kBackwardEnd || schedule_.host_lifetime == HostLifetime::kStep;
+  const bool until_backward =
+      !comes_back || schedule_.host_lifetime == HostLifetime::kBackwardEnd || schedule_.host_lifetime == HostLifetime::kStep;
   if (until_backward) held_until_[layer].push_back(host);
 }
 

@@ -19,8 +19,9 @@ class HostCopies {
   // Both must outlive it.
   HostCopies(OpGraphBuilder&, ScriptWriter&, const StepLabels&, const OffloadSchedule&);
 
-  // Of a device storage; `name` for reports.
-  void copy_out(std::int32_t code, std::int32_t layer, const std::string& name);
+  // Of a device storage; `name` for reports. `comes_back`: a copy back will follow; else the host copy lives until backward of the layer is
+  // over all the same: its owner holds it until the tensor is used.
+  void copy_out(std::int32_t code, std::int32_t layer, const std::string& name, bool comes_back);
   // Compute waits for the copy out of `code`, and lets go of it or not.
   void wait(std::int32_t code, Phase phase, bool releases);
   // Its memory is free when the copy has ended.

@@ -163,12 +163,15 @@ class PlanReplay {
     }
   }
 
-  // Before the passes: which storages come in slices.
+  // Before the passes: which storages come in slices, and which of those that go come back.
   void read_moves(const PlacementPlan& plan) {
     for (const PlanStep& step : plan.forward) {
       if (!moves_storage(step.verb)) continue;
       if (!host_) host_.emplace(builder_, writer_, labels_, options_.offload);
       if (step.slices > 1) slices_of_[slot_cell(step)] = step.slices;
+    }
+    for (const PlanStep& step : plan.backward) {
+      if (step.verb == PlanVerb::kCopyIn) comes_back_.insert({slot_cell(step), step.slice});
     }
   }
 
@@ -491,7 +494,7 @@ class PlanReplay {
       case PlanVerb::kCopyOut:
         STEPSIM_CHECK(code != kNoCode);
         away = code;
-        host_->copy_out(code, unit.layer, name);
+        host_->copy_out(code, unit.layer, name, comes_back_.contains({place, step.slice}));
         return;
       case PlanVerb::kWaitOut:
         host_->wait(away, pass == PassKind::kForward ? Phase::kForward : Phase::kBackward, false);
@@ -646,6 +649,7 @@ class PlanReplay {
   std::optional<HostCopies> host_;                                      // none: the plan moves nothing
   std::map<std::size_t, std::int32_t> slices_of_;                       // by cell: of how many slices its storage will be made
   std::map<std::size_t, std::vector<std::int32_t>> sliced_;             // by cell: codes of its slices
+  std::set<std::pair<std::size_t, std::int16_t>> comes_back_;           // cells and slices that are copied back
   std::map<std::pair<std::size_t, std::int16_t>, std::int32_t> away_;   // by cell and slice: what was copied out
   std::set<std::size_t> on_host_;                                       // cells of what is to be copied back
   std::vector<std::int32_t> end_of_backward_;                           // by unit: its last backward op that is not put off

@@ -70,7 +70,7 @@ struct OffloadSchedule {
   bool synchronous = false;  // host and compute wait for every copy, and each copy for compute
   // Latency-hiding: copies are moved to where a list scheduler puts them (sim/list_schedule.h); the places above are where it starts from.
   enum class Order : std::uint8_t { kProgram, kLatencyHiding, kLatencyHidingTrue } order = Order::kProgram;  // True: with true costs
-  std::optional<std::int32_t> asynchronous_limit;  // of the list scheduler: copies and collectives in flight
+  std::optional<std::int32_t> asynchronous_limit;  // of the list scheduler: copies in flight
   // Streams and engines
   std::int32_t streams = 2;  // 1: copies of both directions in one; 2: one each; above: copy n on stream n mod S
   std::int32_t engines = 2;  // 1: copies of both directions queue at one engine

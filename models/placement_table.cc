@@ -96,6 +96,10 @@ void check_row_name(const PlacementRow& row, const LayerTemplate& layer, const S
     refuse("--placement", fmt::format("found \"{}\", which backward does not read, wanted a saved tensor", row.module_or_slot));
   }
   const std::vector<std::string> names = row_names(layer, table);
+  if (std::find(names.begin(), names.end(), row.module_or_slot) != names.end()) {
+    refuse("--placement", fmt::format("found \"{}\", a module of which this layer saves nothing that {} could be said of, wanted another",
+                                      row.module_or_slot, row.action == PlacementAction::kKeep ? "keep" : "recompute"));
+  }
   refuse("--placement", fmt::format("found \"{}\", wanted \"*\", a module or a saved tensor of a layer{}", row.module_or_slot,
                                     suggestion(row.module_or_slot, names)));
 }

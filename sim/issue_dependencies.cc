@@ -100,39 +100,58 @@ void add_order_of_uses(const OpGraph& graph, std::span<const OpId> order, std::v
   }
 }
 
+struct Fence {
+  OpId last{};
+  std::vector<OpId> since{};
+};
+
+// `op` keeps its place among the ops of a row; `is_fence`: they keep theirs to it.
+void add_to_row(OpId op, bool is_fence, Fence& row, std::vector<Dependency>& dependencies) {
+  if (row.last == op) return;  // two parts in one row
+  if (row.last.valid()) dependencies.push_back({.from = row.last, .to = op, .kind = EdgeKind::kStartToStart});
+  if (is_fence) {
+    for (const OpId each : row.since) dependencies.push_back({.from = each, .to = op, .kind = EdgeKind::kStartToStart});
+    row.last = op;
+    row.since.clear();
+  } else if (row.since.empty() || row.since.back() != op) {
+    row.since.push_back(op);
+  }
+}
+
 // Edges from earlier ops into a marker and from it into later ones are how a builder makes a whole stream wait: they keep their place.
-void add_fences(const OpGraph& graph, std::span<const OpId> order, std::vector<Dependency>& dependencies) {
-  struct State {
-    OpId fence{};
-    std::vector<OpId> since{};
-  };
-  std::vector<State> states(graph.streams().size());
+void add_markers(const OpGraph& graph, std::span<const OpId> order, std::vector<Dependency>& dependencies) {
+  std::vector<Fence> streams(graph.streams().size());
   for (const OpId op : order) {
     const bool marker = std::holds_alternative<Marker>(graph.work(op));
-    for (const StreamId stream : graph.parts(op)) {
-      State& state = states[at(stream.index)];
-      if (state.fence.valid()) dependencies.push_back({.from = state.fence, .to = op, .kind = EdgeKind::kStartToStart});
-      if (marker) {
-        for (const OpId each : state.since) dependencies.push_back({.from = each, .to = op, .kind = EdgeKind::kStartToStart});
-        state.fence = op;
-        state.since.clear();
-      } else {
-        state.since.push_back(op);
-      }
+    for (const StreamId stream : graph.parts(op)) add_to_row(op, marker, streams[at(stream.index)], dependencies);
+  }
+}
+
+void add_fixed(const OpGraph& graph, std::span<const OpId> order, const std::function<bool(OpId)>& moves,
+               std::vector<Dependency>& dependencies) {
+  std::vector<Fence> devices(at(graph.device_count()));
+  for (const OpId op : order) {
+    const bool asynchronous = is_asynchronous(graph, op);
+    if (std::holds_alternative<Marker>(graph.work(op)) || (asynchronous && moves(op))) continue;
+    for (const StreamId part : graph.parts(op)) {
+      add_to_row(op, asynchronous, devices[at(graph.streams()[at(part.index)].device.index)], dependencies);
     }
   }
 }
 
 }  // namespace
 
-IssueDependencies::IssueDependencies(const OpGraph& graph) {
+IssueDependencies::IssueDependencies(const OpGraph& graph, const std::function<bool(OpId)>& moves) {
   order_ = ordered_by_edges(graph);
   std::vector<Dependency> all;
   for (std::int32_t op = 0; at(op) < graph.ops().size(); ++op) {
     for (const Edge& edge : graph.predecessors(OpId{op})) all.push_back({.from = edge.from, .to = OpId{op}, .kind = edge.kind});
+    // A thread that waited for what it launches later would wait for ever.
+    for (const OpId awaited : graph.issue_after(OpId{op})) all.push_back({.from = awaited, .to = OpId{op}, .kind = EdgeKind::kEndToStart});
   }
   add_order_of_uses(graph, order_, all);
-  add_fences(graph, order_, all);
+  add_markers(graph, order_, all);
+  if (moves) add_fixed(graph, order_, moves, all);
   before_begin_.assign(graph.ops().size() + 1, 0);
   after_begin_.assign(graph.ops().size() + 1, 0);
   for (const Dependency& each : all) {

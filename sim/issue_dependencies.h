@@ -1,5 +1,5 @@
-// What must be issued before what, whatever the streams: edges, the order of reads and writes of each storage, and markers, which are
-// fences of their stream. Used where an issue order is changed before the graph runs.
+// What must be issued before what, whatever the streams: edges, what a launch waits for (issue_after), the order of reads and writes of
+// each storage, and markers, which are fences of their stream. Used where an issue order is changed before the graph runs.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,9 @@ namespace stepsim {
 
 class IssueDependencies {
  public:
-  // The graph must be a DAG (find_cycle), else a check fails.
-  explicit IssueDependencies(const OpGraph&);
+  // The graph must be a DAG (find_cycle), else a check fails. Asynchronous ops of which `moves` says no (empty: all move) stay where they
+  // are among the ops of their devices, but for markers and for asynchronous ones that move.
+  explicit IssueDependencies(const OpGraph&, const std::function<bool(OpId)>& moves = {});
 
   // End-to-start only where the graph has such an edge; what follows from storages and fences is order, kept as start-to-start.
   std::span<const Edge> before(OpId op) const { return row(before_, before_begin_, op); }

@@ -170,9 +170,9 @@ class Profile {
 class Scheduler {
  public:
   Scheduler(const OpGraph& graph, const OpEstimate& estimate, const ListScheduleLimits& limits)
-      : graph_(graph), estimate_(estimate), limits_(limits), dependencies_(graph), memory_(graph) {
+      : graph_(graph), estimate_(estimate), limits_(limits), dependencies_(graph, limits.movable), memory_(graph) {
     const LiveMemory untouched(graph);
-    thrifty_ = dependencies_.order_with_lazy([&](OpId op) { return is_asynchronous(graph, op) && !untouched.claims(op).empty(); });
+    thrifty_ = dependencies_.order_with_lazy([&](OpId op) { return moves(op) && !untouched.claims(op).empty(); });
     const std::size_t ops = graph.ops().size();
     rank_.resize(ops);
     for (std::size_t i = 0; i < ops; ++i) rank_[at(thrifty_[i].index)] = static_cast<std::int32_t>(i);
@@ -210,13 +210,13 @@ class Scheduler {
   using Key = std::pair<std::int64_t, std::int32_t>;  // time, rank
   template <class Value>
   using LeastFirst = std::priority_queue<Value, std::vector<Value>, std::greater<>>;
-  struct Lane {                          // ready ops of a stream, asynchronous or not
+  struct Lane {                          // ready ops of a stream, those that move or the others
     LeastFirst<Key> stalled;             // what they need is still running
     LeastFirst<std::int32_t> available;  // ranks
   };
   struct Device {
     StreamId compute{};
-    std::int32_t outstanding = 0;        // asynchronous ops issued and not waited for
+    std::int32_t outstanding = 0;        // ops that move, issued and not waited for
     LeastFirst<std::int64_t> unawaited;  // ends of those that no op waits for
     Profile profile;
   };
@@ -255,7 +255,10 @@ class Scheduler {
     return stream.valid() ? at(stream.index) : graph_.streams().size();
   }
 
-  Lane& lane_of(OpId op) { return lanes_[2 * stream_of(op) + (is_asynchronous(graph_, op) ? 1 : 0)]; }
+  bool moves(OpId op) const { return is_asynchronous(graph_, op) && (!limits_.movable || limits_.movable(op)); }
+  bool fixed(OpId op) const { return is_asynchronous(graph_, op) && !moves(op); }
+
+  Lane& lane_of(OpId op) { return lanes_[2 * stream_of(op) + (moves(op) ? 1 : 0)]; }
 
   // The time by which a lane's ops are stalled: asynchronous ops follow the compute stream of their device.
   std::int64_t clock(std::size_t lane) const {
@@ -330,11 +333,14 @@ class Scheduler {
         devices_[at(claim.device.index)].profile.take(slot_of(op, claim.device), claim.size);
       }
     }
-    for (const OpId waited_for : memory_.begin(op)) --devices_[at(graph_.streams()[stream_of(waited_for)].device.index)].outstanding;
+    for (const OpId waited_for : memory_.begin(op)) {
+      if (moves(waited_for)) --devices_[at(graph_.streams()[stream_of(waited_for)].device.index)].outstanding;
+    }
     memory_.finish(op);
     std::int64_t start = ready_time_[at(op.index)];
     for (const StreamId part : graph_.parts(op)) start = std::max(start, stream_free_[at(part.index)]);
-    const std::int64_t duration = std::holds_alternative<Marker>(graph_.work(op)) ? 0 : estimate_(op);
+    const bool takes_time = !std::holds_alternative<Marker>(graph_.work(op)) && !fixed(op);
+    const std::int64_t duration = takes_time ? estimate_(op) : 0;
     STEPSIM_CHECK(duration >= 0);
     const std::int64_t finish = saturating_sum(start, duration);
     for (const StreamId part : graph_.parts(op)) stream_free_[at(part.index)] = finish;
@@ -343,10 +349,10 @@ class Scheduler {
     for (const Edge& edge : dependencies_.after(op)) {
       awaited = awaited || edge.kind == EdgeKind::kEndToStart;
       std::int64_t& ready = ready_time_[at(edge.from.index)];
-      ready = std::max(ready, edge.kind == EdgeKind::kEndToStart ? finish : start);
+      if (!fixed(op)) ready = std::max(ready, edge.kind == EdgeKind::kEndToStart ? finish : start);
       if (--unmet_[at(edge.from.index)] == 0) make_ready(edge.from);
     }
-    if (!is_asynchronous(graph_, op)) return;
+    if (!moves(op)) return;
     Device& device = devices_[at(graph_.streams()[stream_of(op)].device.index)];
     ++device.outstanding;
     if (!awaited) device.unawaited.push(finish);
@@ -372,7 +378,13 @@ class Scheduler {
 }  // namespace
 
 std::vector<OpId> list_schedule(const OpGraph& graph, const OpEstimate& estimate, const ListScheduleLimits& limits) {
-  return Scheduler(graph, estimate, limits).order();
+  bool any_moves = !limits.movable;
+  for (std::int32_t op = 0; !any_moves && at(op) < graph.ops().size(); ++op) {
+    any_moves = is_asynchronous(graph, OpId{op}) && limits.movable(OpId{op});
+  }
+  if (any_moves) return Scheduler(graph, estimate, limits).order();
+  const IssueDependencies dependencies(graph);
+  return {dependencies.order().begin(), dependencies.order().end()};
 }
 
 }  // namespace stepsim

@@ -55,8 +55,8 @@ StreamId stream_of(const OpGraph& graph, const LastOp& last) {
 
 class Partition {
  public:
-  Partition(const OpGraph& graph, const StepResult& result, const PhaseMeaning& meaning)
-      : graph_(graph), result_(result), meaning_(meaning), waits_(graph, result), trail_(graph) {
+  Partition(const OpGraph& graph, const StepResult& result, const PhaseMeaning& meaning, const TimeObserver& observer)
+      : graph_(graph), result_(result), meaning_(meaning), observer_(observer), waits_(graph, result), trail_(graph) {
     const std::size_t buckets = graph.bucket_count();
     parts_.busy.resize(buckets);
     parts_.exposed_collective.resize(buckets);
@@ -77,7 +77,7 @@ class Partition {
         now = last.end;
       }
     }
-    parts_.idle += result_.end - now;  // markers outside every stream may end the step
+    add_idle(now, result_.end);  // markers outside every stream may end the step
     return parts_;
   }
 
@@ -110,9 +110,11 @@ class Partition {
     const TimePoint there = std::max(now, occupied(op, stream)), start = std::max(there, run.start);
     if (now < there) follow(waits_.last_cause(op, there), op, now, there);
     parts_.bubble += start - there;
+    observe(TimeSpent::On::kDevices, op, there, start);
     phase_begun_[phase] = true;
     const TimePoint end = std::max(start, run.end);
     const Duration busy = end - start;
+    observe(TimeSpent::On::kRunning, op, start, end);
     const OpClass its_class = op_class(graph_.work(op));
     if (is_transfer(its_class)) {
       parts_.exposed_collective[at(graph_.bucket(graph_.op(op).kind))] += busy;
@@ -131,16 +133,17 @@ class Partition {
     OpId launched = waiting;  // whose cause it is
     while (from < until) {
       if (!cause || cause->met <= from) {
-        parts_.idle += until - from;
+        add_idle(from, until);
         return;
       }
       const TimePoint met = std::min(cause->met, until);
-      parts_.idle += until - met;
+      add_idle(met, until);
       until = met;
       if (!cause->op.valid()) {  // the host: until the end of what it waited for itself
         const OpId held = launched.valid() ? waits_.held_up_launch(launched) : OpId{};
         const TimePoint freed = held.valid() ? std::clamp(waits_.run(held)->end, from, until) : from;
         parts_.host += until - freed;
+        observe(TimeSpent::On::kLaunch, {}, freed, until);
         until = freed;
         if (until == from) return;
         cause = Waits::Cause{.op = held, .met = until};
@@ -148,6 +151,7 @@ class Partition {
       if (!cause->only_start) {
         const TimePoint begin = std::clamp(waits_.run(cause->op)->start, from, until);
         wait_for(cause->op, waiting, until - begin);
+        if (observer_) observe(runs_elsewhere(cause->op) ? TimeSpent::On::kDevices : TimeSpent::On::kOp, cause->op, begin, until);
         until = begin;
       }
       launched = cause->op;
@@ -175,6 +179,15 @@ class Partition {
     return !parts.empty() && std::none_of(parts.begin(), parts.end(), here);
   }
 
+  void add_idle(TimePoint from, TimePoint until) {
+    parts_.idle += until - from;
+    observe(TimeSpent::On::kNothing, {}, from, until);
+  }
+
+  void observe(TimeSpent::On on, OpId op, TimePoint from, TimePoint until) const {
+    if (observer_ && from < until) observer_({.on = on, .op = op, .from = from, .until = until});
+  }
+
   std::int32_t copy_wait(OpId waiting, OpClass copy) const {
     if (!waiting.valid()) return meaning_.tail;
     const std::size_t phase = at(graph_.bucket(graph_.op(waiting).phase));
@@ -186,6 +199,7 @@ class Partition {
   const OpGraph& graph_;
   const StepResult& result_;
   const PhaseMeaning& meaning_;
+  const TimeObserver& observer_;  // may be empty
   Waits waits_;
   Trail trail_;
   std::vector<bool> phase_begun_;  // by bucket: an op of it has started on the compute stream
@@ -202,13 +216,13 @@ Duration TimePartition::total() const {
   return sum;
 }
 
-TimePartition time_partition(const OpGraph& graph, const StepResult& result, const PhaseMeaning& meaning) {
+TimePartition time_partition(const OpGraph& graph, const StepResult& result, const PhaseMeaning& meaning, const TimeObserver& observer) {
   STEPSIM_CHECK(meaning.tail >= 0);
   for (const std::int32_t wait : meaning.copy_wait_of_bucket) {
     STEPSIM_CHECK(wait >= 0);
     STEPSIM_CHECK(wait < meaning.copy_waits);
   }
-  return Partition(graph, result, meaning).of_critical_device();
+  return Partition(graph, result, meaning, observer).of_critical_device();
 }
 
 namespace {

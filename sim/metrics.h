@@ -2,6 +2,7 @@
 // Groups by the builder's buckets; knows none of their names.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "sim/cost_model.h"
@@ -32,7 +33,24 @@ struct TimePartition {
   Duration idle{};                             // waiting for nothing
   Duration total() const;                      // equals result.end
 };
-TimePartition time_partition(const OpGraph&, const StepResult&, const PhaseMeaning&);
+
+// What the compute stream does in [from, until), from < until.
+struct TimeSpent {
+  enum class On : std::uint8_t {
+    kRunning,  // of `op`; what it is slowed by others included
+    kOp,       // waiting for `op`, which runs on this device too or outside every stream
+    kDevices,  // waiting for other devices: for `op`, which runs there, or for the other parts of `op`
+    kLaunch,   // waiting for the host; no op
+    kNothing   // no op
+  };
+  On on = On::kNothing;
+  OpId op{};
+  TimePoint from{}, until{};
+};
+// Called for intervals that touch but do not overlap and together are [0, result.end); those of one wait come the last first.
+using TimeObserver = std::function<void(const TimeSpent&)>;
+
+TimePartition time_partition(const OpGraph&, const StepResult&, const PhaseMeaning&, const TimeObserver& observer = {});
 
 struct ResourceUse {
   ResourceId resource{};  // or

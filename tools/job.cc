@@ -111,6 +111,16 @@ static void resolve_hardware(JobValues& values, const JobEntries& entries, Job& 
   for (const std::string& sentence : job.cluster.assumptions) job.assumed.push_back(sentence);
 }
 
+// GPUs of the job that copy through one host memory or root port: the others are idle.
+static void count_neighbours(Job& job) {
+  const auto used = [&](std::int32_t& sharing) { sharing = static_cast<std::int32_t>(std::min<std::int64_t>(sharing, job.gpus)); };
+  if (job.cluster.gpus_per_host_memory > job.gpus || job.cluster.root_port.gpus > job.gpus) {
+    job.assumed.push_back(fmt::format("GPUs of the node that the job does not use are idle: {} copies to host memory", job.gpus));
+  }
+  used(job.cluster.gpus_per_host_memory);
+  used(job.cluster.root_port.gpus);
+}
+
 static void resolve_framework(JobValues& values, Job& job) {
   const bool gpt = job.model.normalization == Normalization::kLayerNorm && job.model.activation == Activation::kGelu;
   const std::string name = values.text("framework.name", gpt ? "megatron-lm@2022-05" : "megatron-core@2025",
@@ -206,6 +216,7 @@ static Job resolved(const JobEntries& entries) {
   resolve_training(values, job);
   resolve_convention(values, job);
   resolve_parallel(values, job);
+  count_neighbours(job);
   note_gradient_dtype(values, job);
   job.placement = resolve_placement(values, entries);
   check_layout(job.model, job.training, job.parallel);

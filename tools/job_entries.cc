@@ -183,7 +183,8 @@ JobEntries job_entries(const JobInput& input) {
   apply_flags(job, input.flags, places, entries);
   const std::string placement = job.placement().name();
   if (!placement.empty() && !is_placement_name(placement)) {
-    if (!std::filesystem::exists(placement)) {
+    std::error_code ignored;
+    if (!std::filesystem::exists(placement, ignored)) {
       throw InputError(places["placement.name"], unknown_placement(placement));
     }
     add_placement_file(job, placement, places);

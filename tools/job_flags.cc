@@ -42,7 +42,7 @@ static constexpr JobFlag kJobFlags[] = {
     {"--offload-modules", "placement.offload_modules", "A,B,...", "whose saved tensors go to host memory; see explain --module-table"},
     {"--offload-layers", "placement.offload_layers", "N", "only of the first N layers of a stage's chunk [all]"},
     {"--offload-groups-fraction", "placement.offload_groups_fraction", "F", "only the first part of the (layer, module) groups [1]"},
-    {"--prefetch-layers", "placement.prefetch_layers", "P", "copied back P layers ahead; 0: when compute reaches the tensor [1]"},
+    {"--prefetch-layers", "placement.prefetch_layers", "P", "copied back P layers ahead; 0: when compute reaches the tensor [1, or the placement's]"},
     {"--max-in-flight", "placement.max_in_flight", "N", "copies out of a module at a time: N + 1 sets are resident [no limit]"},
     {"--offload-schedule", "placement.offload_schedule", "synchronous|issue-order|latency-hiding", "[issue-order]"},
 };

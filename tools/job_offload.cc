@@ -47,6 +47,9 @@ class Knobs {
     value = static_cast<T>(values_.choice(path(name), names, {}, static_cast<std::size_t>(value), reason_));
   }
 
+  // What the placement decides by itself.
+  void note(const char* name, const std::string& value) { values_.note(path(name), value, "default: " + reason_, JobValue::Form::kText); }
+
   static std::string path(const char* name) { return std::string(kSection) + name; }
   const std::string& reason() const { return reason_; }
 
@@ -93,7 +96,8 @@ void read_order(JobValues& values, Knobs& knobs, OffloadSchedule& schedule) {
     // moves over the loop of a layer's forward or backward.
     schedule.order = Order::kLatencyHiding;
     schedule.copy_out_waits_for_compute = false;
-    if (schedule.release <= ReleasePlace::kEvent) schedule.release = ReleasePlace::kLayerStart;
+    const bool limited = values.given("placement.max_in_flight");  // compute waits, and lets go, there
+    if (schedule.release <= ReleasePlace::kEvent && !limited) schedule.release = ReleasePlace::kLayerStart;
   }
   for (const char* const knob : {"placement.offload_estimates", "placement.asynchronous_limit"}) {
     if (named < 2 && values.given(knob)) values.fail(knob, "found it with another schedule, wanted --offload-schedule latency-hiding");
@@ -115,6 +119,13 @@ void read_schedule(JobValues& values, Knobs& knobs, OffloadSchedule& schedule) {
   constexpr std::array<std::string_view, 4> kCopyIn = {"layer-start", "first-op", "module-end", "same-place"};
   constexpr std::array<std::string_view, 4> kLifetime = {"reload-start", "reload-end", "backward-end", "step"};
   read_order(values, knobs, schedule);
+  constexpr std::array<const char*, 6> kOverlap = {"max_in_flight", "release", "release_distance", "copy_in", "in_place", "copy_streams"};
+  for (const char* const knob : kOverlap) {
+    const std::string path = Knobs::path(knob);
+    if (schedule.synchronous && values.given(path)) {
+      values.fail(path, "found it with synchronous copies, which nothing runs beside, wanted --offload-schedule issue-order");
+    }
+  }
   knobs.read("copy_out", schedule.copy_out, kCopyOut);
   knobs.read("release", schedule.release, kRelease);
   const bool paced = schedule.paced_by_kept_layers;
@@ -122,6 +133,9 @@ void read_schedule(JobValues& values, Knobs& knobs, OffloadSchedule& schedule) {
   if (!schedule.paced_by_kept_layers) {
     if (schedule.release > ReleasePlace::kEvent) knobs.read("release_distance", schedule.release_distance, 0, kMany);
     knobs.read("prefetch_layers", schedule.lookahead, 0, kMany);
+  } else {
+    knobs.note("release_distance", "K, the layers of a chunk that stay");
+    knobs.note("prefetch_layers", "K - 1");
   }
   if (values.given("placement.max_in_flight")) schedule.in_flight = values.whole("placement.max_in_flight", 0, "", 0, kMany);
   knobs.read("in_place", schedule.in_place);
@@ -131,13 +145,14 @@ void read_schedule(JobValues& values, Knobs& knobs, OffloadSchedule& schedule) {
   knobs.read("copy_streams", schedule.streams, 1, kMostCopyStreams);
   knobs.read("copy_engines", schedule.engines, 1, 2);
   knobs.read("pinned", schedule.pinned);
+  if (!schedule.pinned && !values.given("placement.pinned")) knobs.note("pinned", "false");
   knobs.read("allocate_pinned", schedule.allocates);
   knobs.read("host_power_of_two", schedule.power_of_two);
   knobs.read("host_pool", schedule.pool_never_shrinks);
   knobs.read("host_lifetime", schedule.host_lifetime, kLifetime);
-  if (schedule.release == ReleasePlace::kEvent && values.given("placement.release_distance")) {
+  if (schedule.release <= ReleasePlace::kEvent && values.given("placement.release_distance")) {
     values.fail("placement.release_distance",
-                "found it with release by event, wanted --set placement.release=layer-start, same-place or tensor");
+                "found it with release by wait or event, wanted --set placement.release=layer-start, same-place or tensor");
   }
   if (!schedule.pinned && schedule.allocates && values.given("placement.allocate_pinned")) {
     values.fail("placement.allocate_pinned", "found it with pageable copies, wanted --set placement.pinned=true");

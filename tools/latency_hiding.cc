@@ -30,7 +30,11 @@ std::int64_t true_estimate(const OpGraph& graph, const CostModel& costs, OpId op
 
 OpGraph latency_hidden(OpGraph graph, const OffloadSchedule& schedule, const Machine& machine, const CostModel& costs) {
   if (schedule.order == OffloadSchedule::Order::kProgram) return graph;
-  ListScheduleLimits limits{.device_memory = {}, .asynchronous = schedule.asynchronous_limit};
+  const auto is_copy = [&graph](OpId op) {
+    const OpClass of = op_class(graph.work(op));
+    return of == OpClass::kCopyToHost || of == OpClass::kCopyToDevice;
+  };
+  ListScheduleLimits limits{.device_memory = {}, .asynchronous = schedule.asynchronous_limit, .movable = is_copy};
   for (const std::optional<Bytes>& capacity : machine.device_capacity) {
     if (capacity && (!limits.device_memory || *capacity < *limits.device_memory)) limits.device_memory = capacity;
   }

@@ -8,8 +8,8 @@
 
 namespace stepsim {
 
-// The graph in the order of list_schedule() under the order's estimates; the memory limit is each device's capacity (the least of them).
-// As given for Order::kProgram.
+// The graph in the order of list_schedule() with copies from and to the host as what may move, under the order's estimates; the memory
+// limit is each device's capacity (the least of them). As given for Order::kProgram.
 OpGraph latency_hidden(OpGraph graph, const OffloadSchedule&, const Machine&, const CostModel&);
 
 }  // namespace stepsim

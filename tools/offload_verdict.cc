@@ -53,6 +53,26 @@ void add_rows(const std::string& name, const std::set<MovedAt>& where, Placement
   }
 }
 
+// What rows offload is kept instead, also where a limit of the job keeps it anyway.
+std::vector<PlacementRow> with_kept(const std::vector<PlacementRow>& rows, const LayerTemplate& layer, RowSlots& row_slots) {
+  std::vector<PlacementRow> kept;
+  for (const PlacementRow& row : rows) {
+    if (row.action != PlacementAction::kOffload) {
+      kept.push_back(row);
+      continue;
+    }
+    for (const SlotIndex root : row_slots.of(row.module_or_slot, true)) {
+      const std::string& name = layer.slots[static_cast<std::size_t>(root)].name;
+      if (row_slots.of(name).size() != 1) continue;  // the name of a module too: it stays as other rows have it
+      kept.push_back(row);
+      kept.back().module_or_slot = name;
+      kept.back().action = PlacementAction::kKeep;
+      kept.back().slices = kept.back().of_slices = 1;
+    }
+  }
+  return kept;
+}
+
 bool recomputes_all(const PlacementPolicy& policy) {
   return policy.granularity == RecomputeGranularity::kFull || policy.halving || policy.segments > 0 || !policy.segment_sizes.empty();
 }
@@ -78,8 +98,9 @@ OffloadCounterparts offload_counterparts(const Job& job, const StageLayout& stag
   OffloadCounterparts counterparts;
   counterparts.kept = job.placement;
   counterparts.kept.offload = {};
-  std::erase_if(counterparts.kept.rows, [](const PlacementRow& row) { return row.action == PlacementAction::kOffload; });
+  counterparts.kept.rows = with_kept(job.placement.rows, layer, row_slots);
   const bool rows_allowed = !recomputes_all(job.placement);
+  if (!rows_allowed) std::erase_if(counterparts.kept.rows, [](const PlacementRow& row) { return row.action == PlacementAction::kKeep; });
   PlacementPolicy rerun = counterparts.kept;
   std::size_t reruns = 0;
   for (const auto& [root, where] : moved_slots(job, layer, stages)) {

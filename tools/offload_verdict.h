@@ -36,7 +36,7 @@ struct OffloadVerdict {
 };
 
 // None: the job moves nothing to the host. Not compared above kMostVerdictOps, or where the step stops when memory runs out.
-inline constexpr std::int64_t kMostVerdictOps = 300'000;  // of the steps together: `run` shall answer at once
+inline constexpr std::int64_t kMostVerdictOps = 3'000'000;  // of the steps together: some seconds
 std::optional<OffloadVerdict> offload_verdict(const Job& job, const StepRun& run);
 
 OffloadChoice best_of(const StepFigures& kept, const StepFigures& offloaded, const std::optional<StepFigures>& recomputed);

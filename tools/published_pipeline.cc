@@ -3,22 +3,17 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cmath>
 #include <optional>
 
 #include "models/pipeline_graph.h"
-#include "sim/input_error.h"
 #include "sim/simulate.h"
 #include "tools/published_format.h"
+#include "tools/row_cells.h"
 
 namespace stepsim {
 
 namespace {
 
-constexpr double kUnit = 1e9;                  // picoseconds: 1 unit of time is 1 ms
-constexpr double kExact = 9007199254740992;    // 2^53: integers up to here are doubles
-constexpr double kLongest = 9e18;              // picoseconds of a row, below 2^63
 constexpr std::int64_t kMostPasses = 1 << 21;  // of a row
 constexpr std::int32_t kMostDimension = 1 << 20;
 
@@ -48,107 +43,13 @@ constexpr PublishedCounts kCounts[] = {
 // With weight passes these two do not say until which pass.
 constexpr std::string_view kAmbiguousCounts[] = {"inflight", "inflight_closed"};
 
-template <class List>
-bool among(const List& list, std::string_view name) {
-  return std::find(std::begin(list), std::end(list), name) != std::end(list);
+std::int32_t dimension(const RowCells& row, std::string_view name) {
+  if (name == "v" && !row.has(name)) return 1;
+  return static_cast<std::int32_t>(row.whole(name, 1, kMostDimension));
 }
 
-std::optional<double> parsed_number(std::string_view text) {
-  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
-  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool read = error == std::errc() && end == text.data() + text.size() && std::isfinite(value);
-  return read ? std::optional(value) : std::nullopt;
-}
-
-// One row of a table whose columns may be absent. Whatever a cell is not read as is an InputError with its place.
-class RowCells {
- public:
-  RowCells(const CsvTable& table, std::size_t row) : table_(table), row_(table.rows[row]) {}
-  // "" if the column is absent or has no name.
-  std::string_view text(std::string_view name) const {
-    const std::optional<std::size_t> column = column_of(name);
-    return column ? std::string_view(row_.cells[*column]) : std::string_view();
-  }
-  CellForm form(std::string_view name) const {
-    const std::optional<std::size_t> column = column_of(name);
-    return column ? row_.origins[*column].form : CellForm::kAbsent;
-  }
-  // An empty text of a JSON row is there, and wrong; an empty cell of a CSV file is not.
-  bool has(std::string_view name) const { return !text(name).empty() || form(name) == CellForm::kText; }
-  bool is_list(std::string_view name) const { return form(name) != CellForm::kText && text(name).find('[') == 0; }
-  double number(std::string_view name) const;
-  std::int32_t integer(std::string_view name, std::int32_t otherwise) const;
-  std::optional<Duration> duration(std::string_view name) const;  // 0 if absent; none: no whole number of picoseconds
-  std::vector<double> numbers(std::string_view name) const;       // "[2, 1]"
-  bool flag(std::string_view name, bool otherwise) const;
-  [[noreturn]] void refuse(std::string_view name, std::string_view wanted) const;
-
- private:
-  std::optional<std::size_t> column_of(std::string_view name) const { return name.empty() ? std::nullopt : table_.column(name); }
-  const CsvTable& table_;
-  const CsvRow& row_;
-};
-
-void RowCells::refuse(std::string_view name, std::string_view wanted) const {
-  const std::optional<std::size_t> column = column_of(name);
-  const CellOrigin place = column ? row_.origins[*column] : CellOrigin{row_.line, row_.column};
-  constexpr std::size_t kShown = 80;
-  const std::string_view all = text(name);
-  const std::string cell = fmt::format("{}{}", all.substr(0, kShown), all.size() > kShown ? "..." : "");
-  const std::string found = !has(name)                      ? fmt::format("no {}", name)
-                            : form(name) == CellForm::kText ? fmt::format("{} \"{}\" as a text", name, cell)
-                                                            : fmt::format("{} {}", name, cell);
-  throw InputError({table_.file, place.line, place.column}, fmt::format("found {}, wanted {}", found, wanted));
-}
-
-double RowCells::number(std::string_view name) const {
-  const std::optional<double> value = form(name) == CellForm::kText ? std::nullopt : parsed_number(text(name));
-  if (!value) refuse(name, "a number");
-  return *value;
-}
-
-std::int32_t RowCells::integer(std::string_view name, std::int32_t otherwise) const {
-  if (otherwise > 0 && !has(name)) return otherwise;
-  const std::optional<double> value = form(name) == CellForm::kText ? std::nullopt : parsed_number(text(name));
-  if (!value || *value != std::floor(*value) || *value < 1 || *value > kMostDimension) {
-    refuse(name, fmt::format("a whole number from 1 to {}", kMostDimension));
-  }
-  return static_cast<std::int32_t>(*value);
-}
-
-std::optional<Duration> RowCells::duration(std::string_view name) const {
-  if (!has(name)) return Duration{};
-  const double value = number(name);
-  if (value < 0) refuse(name, "0 or more");
-  const double picoseconds = std::round(value * kUnit);
-  const bool exact = picoseconds <= kExact && picoseconds / kUnit == value;  // as near as a double comes
-  return exact ? std::optional(Duration(static_cast<std::int64_t>(picoseconds))) : std::nullopt;
-}
-
-std::vector<double> RowCells::numbers(std::string_view name) const {
-  const char* const wanted = "a list of numbers such as [2,1]";
-  std::string_view rest = text(name);
-  if (!is_list(name) || rest.back() != ']') refuse(name, wanted);
-  rest = rest.substr(1, rest.size() - 2);
-  std::vector<double> values;
-  for (bool more = !rest.empty(); more;) {
-    const std::size_t comma = rest.find(',');
-    const std::optional<double> value = parsed_number(rest.substr(0, comma));
-    if (!value) refuse(name, wanted);
-    values.push_back(*value);
-    more = comma != std::string_view::npos;
-    if (more) rest.remove_prefix(comma + 1);
-  }
-  return values;
-}
-
-bool RowCells::flag(std::string_view name, bool otherwise) const {
-  if (!has(name)) return otherwise;
-  const bool known = text(name) == "true" || text(name) == "false";
-  if (!known || form(name) == CellForm::kText) refuse(name, "true or false");
-  return text(name) == "true";
+std::optional<Duration> duration(const RowCells& row, std::string_view name) {
+  return row.has(name) ? row.duration(name) : std::optional(Duration{});
 }
 
 // What a row says is run. Nothing that it says of the outcome is read here.
@@ -175,18 +76,11 @@ PipelineOutcome outcome_of(const PipelineCase& of) {
   return outcome;
 }
 
-// In the row's unit; whole units at any size, fractions of them to the nearest double.
-double units(Duration time) {
-  const auto unit = static_cast<std::int64_t>(kUnit);
-  const std::int64_t count = time.count();
-  return count % unit == 0 ? static_cast<double>(count / unit) : static_cast<double>(count) / kUnit;
-}
-
 // Reads everything that has a meaning, of a row that may be skipped too: a mistake is not hidden by a schedule that is not built yet.
 void check_row(const RowCells& row, const PublishedSchedule& schedule) {
-  for (const std::string_view name : kDimensions) row.integer(name, name == "v" ? 1 : 0);
+  for (const std::string_view name : kDimensions) dimension(row, name);
   for (const std::string_view name : kDurations) {
-    if (!row.is_list(name)) row.duration(name);
+    if (!row.is_list(name)) duration(row, name);
   }
   for (const std::string_view name : {schedule.forward, schedule.backward, schedule.weight}) {
     if (!name.empty() && !row.has(name)) row.refuse(name, fmt::format("a duration of {}", schedule.name));
@@ -214,15 +108,12 @@ std::string reason_to_skip(const CsvTable& table, const RowCells& row, const Pub
                          const bool fits = schedule.weight.empty() ? !of_weight_passes : !among(kAmbiguousCounts, each.column);
                          return each.column == column && fits;
                        });
-    const bool note = row.form(column) == CellForm::kText ||
-                      (row.form(column) == CellForm::kAny && !row.is_list(column) && !parsed_number(row.text(column)));
-    if (!known && !note && row.text(column) != "false") return fmt::format("{} with column {} is not built yet", schedule.name, column);
+    if (!known && !row.is_note(column) && row.text(column) != "false")
+      return fmt::format("{} with column {} is not built yet", schedule.name, column);
   }
-  for (const std::string_view duration : kDurations) {
-    if (row.is_list(duration)) return fmt::format("{} with a list of {} is not built yet", schedule.name, duration);
-    if (!row.duration(duration)) {
-      return fmt::format("{} is above {} or no whole number of picoseconds, where 1 is 1 ms", duration, kExact / kUnit);
-    }
+  for (const std::string_view name : kDurations) {
+    if (row.is_list(name)) return fmt::format("{} with a list of {} is not built yet", schedule.name, name);
+    if (!duration(row, name)) return no_duration(name);
   }
   return "";
 }
@@ -240,9 +131,9 @@ std::string reason_to_skip(const PipelineCase& of) {
 // Of a row that check_row() and reason_to_skip() let pass.
 PipelineCase pipeline_case(const RowCells& row, const PublishedSchedule& schedule) {
   PipelineCase made{
-      .kind = schedule.kind, .stages = row.integer("p", 0), .chunks = row.integer("v", 1), .micro_batches = row.integer("m", 0)};
-  made.durations = {*row.duration(schedule.forward), *row.duration(schedule.backward), *row.duration(schedule.weight)};
-  made.transfer = *row.duration("P2P");
+      .kind = schedule.kind, .stages = dimension(row, "p"), .chunks = dimension(row, "v"), .micro_batches = dimension(row, "m")};
+  made.durations = {*duration(row, schedule.forward), *duration(row, schedule.backward), *duration(row, schedule.weight)};
+  made.transfer = *duration(row, "P2P");
   return made;
 }
 
@@ -250,7 +141,7 @@ PipelineCase pipeline_case(const RowCells& row, const PublishedSchedule& schedul
 bool too_long(const PipelineCase& of) {
   const auto count = [](Duration each) { return static_cast<double>(each.count()); };
   const double each = count(of.durations.forward) + count(of.durations.backward) + count(of.durations.weight) + 2 * count(of.transfer);
-  return each * of.stages * of.chunks * of.micro_batches > kLongest;
+  return each * of.stages * of.chunks * of.micro_batches > kLongestRow;
 }
 
 // Everything in which the row and the outcome differ, "" if nothing. A row whose own makespan and closed form are not equal says so under
@@ -261,7 +152,8 @@ std::string difference(const RowCells& row, const PipelineOutcome& outcome) {
   for (const std::string_view name : kMakespans) {
     if (!row.has(name) || (!closed_forms && name != "makespan")) continue;
     const double published = row.number(name);
-    if (published != units(outcome.makespan)) differences.push_back(fmt::format("{} {} not {}", name, units(outcome.makespan), published));
+    if (published != row_units(outcome.makespan))
+      differences.push_back(fmt::format("{} {} not {}", name, row_units(outcome.makespan), published));
   }
   for (const PublishedCounts& each : kCounts) {
     if (!row.has(each.column) || (!closed_forms && each.closed_form)) continue;
@@ -302,7 +194,7 @@ PublishedComparison compare_pipeline(const CsvTable& table) {
     }
     const PipelineOutcome outcome = outcome_of(of);
     const auto given = std::find_if(std::begin(kMakespans), std::end(kMakespans), [&](std::string_view name) { return row.has(name); });
-    comparison.rows.push_back({table.row_id(i), i, row.number(*given), units(outcome.makespan), difference(row, outcome)});
+    comparison.rows.push_back({table.row_id(i), i, row.number(*given), row_units(outcome.makespan), difference(row, outcome)});
   }
   return comparison;
 }

@@ -209,7 +209,7 @@ static std::string hiding_text(const StepRun& run, const OffloadReport& offload)
   const auto add = [&](bool waits, const std::optional<BytesPerSecond>& rate, Bytes bytes, const char* direction) {
     const CopyUse* const use = offload.link(device, direction);
     if (!waits || !rate || use == nullptr || rate->value * seconds(use->busy) <= static_cast<double>(bytes.value)) return;
-    text += fmt::format("{} {:.0f} GB/s {}", text.empty() ? "; hidden from" : ",", rate->value * 1e-9, direction);
+    text += fmt::format("{} {:.0f} GB/s {}", text.empty() ? "; cannot hide below" : ",", rate->value * 1e-9, direction);
   };
   add(exposed.forward + exposed.tail > Duration{}, offload.hidden_out, stage.out, "out");
   add(exposed.backward > Duration{}, offload.hidden_in, stage.in, "in");

@@ -84,11 +84,7 @@ static std::vector<ConventionFlops> step_flops_of(const Job& job, const StepRun&
 
 GraphRun run_built(const Job& job, BuiltStep& step, const Machine& machine, const CostModel& costs, std::span<const StorageId> born) {
   const bool compiled = job.placement.offloads() && job.placement.offload.schedule.order != OffloadSchedule::Order::kProgram;
-  const auto is_copy = [](const OpWork& work) {
-    return op_class(work) == OpClass::kCopyToHost || op_class(work) == OpClass::kCopyToDevice;
-  };
-  const bool copies = std::any_of(step.graph.works().begin(), step.graph.works().end(), is_copy);
-  if (compiled && copies) step.graph = latency_hidden(std::move(step.graph), job.placement.offload.schedule, machine, costs);
+  if (compiled) step.graph = latency_hidden(std::move(step.graph), job.placement.offload.schedule, machine, costs);
   return run_graph(
       step.graph, machine, costs, step.phases,
       {.device = compiled ? LedgerRule::kScheduleOrder : LedgerRule::kIssueOrder, .stop_at_out_of_memory = job.stop_at_out_of_memory},

@@ -198,14 +198,19 @@ class TraceText {
       if (flows_) flow_ends(run.op, part, span);
     }
     const bool transfer = flows_ && parts.size() > 1 && works_[at(graph_.op(run.op).work.index)].point_to_point;
-    for (std::size_t part = 1; transfer && part < parts.size(); ++part) transfer_flow(part, span);
+    const std::size_t sender = transfer ? sending_part(run.op) : 0;
+    for (std::size_t part = 0; transfer && part < parts.size(); ++part) {
+      if (part != sender) transfer_flow(sender, part, span);
+    }
   }
 
+  std::size_t sending_part(OpId op) const { return graph_.side(op, 1) == TransferSide::kSends ? 1 : 0; }
+
   // Behind the slices of both parts: of slices of one row that start together, an end binds to the one read last.
-  void transfer_flow(std::size_t part, NanosecondSpan span) {
+  void transfer_flow(std::size_t sender, std::size_t receiver, NanosecondSpan span) {
     const std::int64_t id = flows_->entering_begin.back() + ++transfers_;
-    flow_end("s", id, "transfer", row_of_part_.front(), span.start);
-    flow_end("f\",\"bp\":\"e", id, "transfer", row_of_part_[part], std::max(span.start, span.end - 1));
+    flow_end("s", id, "transfer", row_of_part_[sender], span.start);
+    flow_end("f\",\"bp\":\"e", id, "transfer", row_of_part_[receiver], std::max(span.start, span.end - 1));
   }
 
   void slice(const OpRun& run, TraceRow row, NanosecondSpan span) {

@@ -28,7 +28,8 @@ struct ChromeTraceOptions {
 //  2. One slice for each part of each op that ran, named without micro-batch; a slice "wait" where a part occupied its stream before the
 //  start.
 //  3. A pair s, f with an id of its own for each edge between ops that share no stream and both ran; each end lies in its op's slice.
-//  4. Likewise a flow "transfer" from the first part of a point-to-point op, the sender's, to each other part.
+//  4. Likewise a flow "transfer" from the sending part of a point-to-point op (OpGraph::side; with more than two parts the first) to each
+//     other part.
 void write_chrome_trace(const OpGraph&, const StepResult&, const ChromeTraceOptions&, const TextSink&);
 
 }  // namespace stepsim

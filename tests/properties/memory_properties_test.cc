@@ -337,8 +337,19 @@ TEST(MemoryProperties, CapacityMovesNoEvent) {
 
 void expect_partition(const OpGraph& graph, const StepResult& result) {
   const PhaseMeaning meaning{.copy_wait_of_bucket = {0, 1, 0}, .copy_out_first_is_tail = {false, true, true}, .tail = 2, .copy_waits = 3};
-  const TimePartition parts = time_partition(graph, result, meaning);
+  std::vector<TimeSpent> spent;
+  const TimePartition parts = time_partition(graph, result, meaning, [&](const TimeSpent& each) { spent.push_back(each); });
   EXPECT_EQ(parts.total(), result.end);
+  // What the observer is told covers the step once.
+  std::sort(spent.begin(), spent.end(), [](const TimeSpent& a, const TimeSpent& b) { return a.from < b.from; });
+  TimePoint now{};
+  for (const TimeSpent& each : spent) {
+    EXPECT_EQ(each.from, now);
+    EXPECT_LT(each.from, each.until);
+    EXPECT_EQ(each.op.valid(), each.on != TimeSpent::On::kLaunch && each.on != TimeSpent::On::kNothing);
+    now = each.until;
+  }
+  EXPECT_EQ(now, result.end);
   std::vector<Duration> all = {parts.contention, parts.bubble, parts.host, parts.idle};
   for (const auto* some : {&parts.busy, &parts.exposed_collective, &parts.exposed_copy}) all.insert(all.end(), some->begin(), some->end());
   for (const Duration part : all) EXPECT_GE(part, Duration(0));
@@ -384,11 +395,30 @@ TEST(CriticalPathProperties, IsAChainThatEndsWithTheStep) {
   });
 }
 
+// Asynchronous ops that may not move and other ops of their device but markers are in the graph's order.
+void expect_fixed_in_place(const OpGraph& graph, const std::vector<OpId>& order, const std::function<bool(OpId)>& movable) {
+  const IssueDependencies given(graph);
+  std::vector<std::int32_t> place(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) place[at(order[i].index)] = static_cast<std::int32_t>(i);
+  const auto device = [&](OpId op) { return graph.streams()[at(graph.op(op).stream.index)].device; };
+  std::vector<OpId> kept;
+  for (const OpId op : given.order()) {
+    const bool marker = std::holds_alternative<Marker>(graph.work(op));
+    if (!marker && (!is_asynchronous(graph, op) || !movable(op))) kept.push_back(op);
+  }
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    for (std::size_t j = i + 1; j < kept.size(); ++j) {
+      if (!is_asynchronous(graph, kept[i]) && !is_asynchronous(graph, kept[j])) continue;
+      if (device(kept[i]) != device(kept[j])) continue;
+      EXPECT_LT(place[at(kept[i].index)], place[at(kept[j].index)]);
+    }
+  }
+}
+
 TEST(ListScheduleProperties, OrdersRunAndKeepTheMemoryLimit) {
   for_each_seed([](std::uint64_t seed) {
     const Case random = made(seed, {.issuers = false});
     std::mt19937_64 random_limit(seed);
-    const IssueDependencies dependencies(random.graph);
     const auto peaks = [&](std::span<const OpId> order) {
       const OpGraph graph = with_issue_order(random.graph, order);
       EXPECT_TRUE(find_cycle(graph).empty());
@@ -400,20 +430,27 @@ TEST(ListScheduleProperties, OrdersRunAndKeepTheMemoryLimit) {
       }
       return of_device;
     };
-    // The order that list_schedule says it starts from.
-    const std::vector<Bytes> thrifty = peaks(dependencies.order_with_lazy([&](OpId op) {
-      if (!is_asynchronous(random.graph, op)) return false;
-      for (const Tensor& tensor : random.graph.writes(op)) {
-        const Storage& storage = random.graph.storages()[at(tensor.storage.index)];
-        if (!storage.live_at_start && storage.space == MemorySpace::kDevice) return true;
-      }
-      return false;
-    }));
     const Bytes limit(static_cast<std::int64_t>(random_limit() % 200));
     const auto estimate = [&](OpId op) { return static_cast<std::int64_t>(1 + op.index % 7); };
-    const std::vector<OpId> order = list_schedule(random.graph, estimate, {.device_memory = limit, .asynchronous = 2});
-    const std::vector<Bytes> scheduled = peaks(order);
-    for (std::size_t i = 0; i < scheduled.size(); ++i) EXPECT_LE(scheduled[i], std::max(limit, thrifty[i]));
+    // All asynchronous ops move, every other, none.
+    for (const std::int32_t one_of : {1, 2, 1 << 30}) {
+      const auto movable = [&](OpId op) { return op.index % one_of == one_of - 1; };
+      const IssueDependencies dependencies(random.graph, movable);
+      // The order that list_schedule says it starts from.
+      const std::vector<Bytes> thrifty = peaks(dependencies.order_with_lazy([&](OpId op) {
+        if (!is_asynchronous(random.graph, op) || !movable(op)) return false;
+        for (const Tensor& tensor : random.graph.writes(op)) {
+          const Storage& storage = random.graph.storages()[at(tensor.storage.index)];
+          if (!storage.live_at_start && storage.space == MemorySpace::kDevice) return true;
+        }
+        return false;
+      }));
+      const std::vector<OpId> order =
+          list_schedule(random.graph, estimate, {.device_memory = limit, .asynchronous = 2, .movable = movable});
+      const std::vector<Bytes> scheduled = peaks(order);
+      for (std::size_t i = 0; i < scheduled.size(); ++i) EXPECT_LE(scheduled[i], std::max(limit, thrifty[i]));
+      expect_fixed_in_place(random.graph, order, movable);
+    }
   });
 }
 

@@ -2,19 +2,17 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <fstream>
 #include <map>
 
-#include "schema/read_message.h"
-#include "tools/published_format.h"
+#include "tests/unit/tools/published_rows.h"
 
 namespace stepsim {
 namespace {
 
 TEST(PipelineClosedForms, EveryRowIsReproducedExactly) {
-  const std::string file = STEPSIM_SHARED_DIR "/data/schedules/pipeline_closed_forms.json";
-  if (!std::ifstream(file)) GTEST_SKIP() << file << " is absent";
-  const CsvTable table = parse_published(read_text_file(file), file);
+  const std::optional<CsvTable> shared = shared_table("schedules/pipeline_closed_forms.json");
+  if (!shared) GTEST_SKIP() << "the shared data is absent";
+  const CsvTable& table = *shared;
   ASSERT_EQ(detected_format(table), "pipeline");
   const PublishedComparison comparison = compare_published("pipeline", table);
   EXPECT_TRUE(comparison.skipped.empty());
@@ -36,9 +34,9 @@ TEST(PipelineClosedForms, EveryRowIsReproducedExactly) {
 
 // Every number that the file gives is looked at: a row in which any one of them is changed is a mismatch.
 TEST(PipelineClosedForms, AnyChangedNumberIsSeen) {
-  const std::string file = STEPSIM_SHARED_DIR "/data/schedules/pipeline_closed_forms.json";
-  if (!std::ifstream(file)) GTEST_SKIP() << file << " is absent";
-  const CsvTable table = parse_published(read_text_file(file), file);
+  const std::optional<CsvTable> shared = shared_table("schedules/pipeline_closed_forms.json");
+  if (!shared) GTEST_SKIP() << "the shared data is absent";
+  const CsvTable& table = *shared;
   std::map<std::string, std::size_t> first;  // row of each schedule
   for (std::size_t i = 0; i < table.rows.size(); ++i) first.insert({table.rows[i].cells[*table.column("schedule")], i});
   int changed = 0;

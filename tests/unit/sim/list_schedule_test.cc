@@ -50,6 +50,20 @@ TEST(ListSchedule, ExposedIsTheCopyLessWhatCoversIt) {
   EXPECT_EQ(s.run().end, TimePoint(100 + 10));  // 60 of 100 covered, 40 exposed: 60 + 40 + 10
 }
 
+// A launch that waits for an op must not come before that op's own launch, though nothing else orders the two: the thread would wait for
+// ever (a step whose optimizer waits for the gradient norm deadlocked so).
+TEST(ListSchedule, WhatALaunchWaitsForComesFirst) {
+  Schedule s;
+  const IssuerId host = s.small.builder.add_issuer({.device = s.device});
+  const OpId copy = s.copy(100, {.issuer = host});
+  const OpId consumer = s.work(10, {.after = {{copy}}, .issuer = host});
+  const OpId norm = s.work(10, {.after = {{consumer}}, .issuer = host});
+  const OpId update = s.work(30, {.issue_after = {norm}, .issuer = host});  // would fill the wait for the copy
+  EXPECT_THAT(s.scheduled({}), ElementsAre(copy, consumer, norm, update));
+  EXPECT_FALSE(s.run().deadlock);
+  EXPECT_EQ(s.run().end, TimePoint(100 + 10 + 10 + 30));
+}
+
 TEST(ListSchedule, ACoveredCopyIsNotExposed) {
   Schedule s;
   const OpId copy = s.copy(50);
@@ -133,6 +147,113 @@ TEST(ListSchedule, KeepsReadsAndWritesAndMarkersInPlace) {
   const OpId fence = s.small.marker(s.compute);
   const OpId behind = s.work(10);
   EXPECT_THAT(s.scheduled({}), ElementsAre(copy, write, read, fence, behind));
+}
+
+// A schedule in which only copies may move.
+ListScheduleLimits only_copies(const Schedule& s) {
+  return {
+      .device_memory = {}, .asynchronous = {}, .movable = [&s](OpId op) { return op_class(s.graph.work(op)) == OpClass::kCopyToDevice; }};
+}
+
+OpId gather(Schedule& s, std::int64_t duration, const SmallOp& more = {}) {
+  s.estimates.push_back(duration);
+  return s.small.op(s.small.stream(s.device), duration, more, Given::Class::kCollective);
+}
+
+TEST(ListSchedule, NobodyFillsTheWaitForWhatMayNotMove) {
+  for (const bool all_move : {true, false}) {
+    Schedule s;
+    const OpId fixed = gather(s, 100);
+    const OpId consumer = s.work(10, {.after = {{fixed}}});
+    const OpId one = s.work(30), two = s.work(30);
+    const OpId copy = s.copy(60);
+    const OpId reader = s.work(10, {.after = {{copy}}});
+    // Where all move, one, two and reader fill 70 of the 100. Where only the copy does, it goes to the front: 10 + 30 + 30 cover it.
+    const std::vector<OpId> order = s.scheduled(all_move ? ListScheduleLimits{} : only_copies(s));
+    if (all_move) {
+      EXPECT_THAT(order, ElementsAre(fixed, copy, one, two, reader, consumer));
+    } else {
+      EXPECT_THAT(order, ElementsAre(copy, fixed, consumer, one, two, reader));
+    }
+  }
+}
+
+TEST(ListSchedule, NothingPassesWhatMayNotMove) {
+  for (const bool all_move : {true, false}) {
+    Schedule s;
+    const OpId copy = s.copy(50);
+    const OpId waits = s.work(10, {.after = {{copy}}});
+    const OpId near = s.work(20);
+    const OpId fixed = gather(s, 5);
+    const OpId far = s.work(20);
+    // Both would cover 40 of the copy's 50. `far` stands behind the fixed one and stays there.
+    const std::vector<OpId> order = s.scheduled(all_move ? ListScheduleLimits{} : only_copies(s));
+    if (all_move) {
+      EXPECT_THAT(order, ElementsAre(copy, fixed, near, far, waits));
+    } else {
+      EXPECT_THAT(order, ElementsAre(copy, near, waits, fixed, far));
+    }
+  }
+}
+
+TEST(ListSchedule, WhereNothingMayMoveTheOrderStays) {
+  // Two stages under 1F1B with two micro-batches. The first waits for gradients; further forward passes would fill that.
+  for (const bool all_move : {true, false}) {
+    Schedule s;
+    const DeviceId other = s.small.builder.add_device();
+    const StreamId last = s.small.stream(other, true);
+    const StreamId send = s.small.stream(s.device), receive = s.small.stream(other);
+    const auto pass = [&](StreamId stream, const SmallOp& more) {
+      s.estimates.push_back(10);
+      return s.small.op(stream, 10, more);
+    };
+    const auto transfer = [&](OpId made) {
+      s.estimates.push_back(5);
+      s.small.rows.push_back({.fixed = Duration(0), .alone = Duration(5)});
+      const Given work{.index = static_cast<std::int32_t>(s.small.rows.size()) - 1, .op_class = Given::Class::kPointToPoint};
+      const std::vector<OpPart> receiver = {{.stream = receive, .queues = {}}};
+      return s.small.add(send, work, {.after = {{made}}}, receiver);
+    };
+    std::vector<OpId> order, first_stage;
+    OpId gradient{};
+    for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
+      order.push_back(pass(s.compute, {}));
+      first_stage.push_back(order.back());
+      if (gradient.valid()) {
+        order.push_back(pass(s.compute, {.after = {{gradient}}}));
+        first_stage.push_back(order.back());
+      }
+      order.push_back(transfer(first_stage.at(first_stage.size() - (gradient.valid() ? 2 : 1))));
+      order.push_back(pass(last, {.after = {{order.back()}}}));
+      gradient = order.back();
+    }
+    const std::vector<OpId> scheduled = s.scheduled(all_move ? ListScheduleLimits{} : only_copies(s));
+    EXPECT_EQ(scheduled == order, !all_move);
+  }
+}
+
+TEST(ListSchedule, CopiesPassWhatMayNotMove) {
+  // The copy's maker runs before the fixed op, its reader behind: it starts as soon as it can, and no memory limit holds it.
+  Schedule s;
+  const OpId maker = s.work(10);
+  const OpId fixed = gather(s, 5, {.after = {{maker}}});
+  const OpId covers = s.work(50, {.after = {{fixed}}});
+  const OpId copy = s.copy(40, {.after = {{maker}}});
+  const OpId reader = s.work(10, {.after = {{copy}}});
+  EXPECT_THAT(s.scheduled(only_copies(s)), ElementsAre(maker, copy, fixed, covers, reader));
+  EXPECT_EQ(s.run().end, TimePoint(10 + 5 + 50 + 10));
+}
+
+TEST(ListSchedule, OnlyWhatMayMoveCountsAsInFlight) {
+  Schedule s;
+  const OpId fixed = gather(s, 100);
+  const OpId work = s.work(10);
+  const OpId copy = s.copy(20);
+  const OpId reader = s.work(10, {.after = {{copy}}});
+  const OpId last = s.work(10, {.after = {{fixed}}});
+  ListScheduleLimits limits = only_copies(s);
+  limits.asynchronous = 1;                                                         // the gather is in flight until `last`
+  EXPECT_THAT(s.scheduled(limits), ElementsAre(copy, fixed, work, last, reader));  // `last` fills 10-20: no time counts that it waits
 }
 
 TEST(ListSchedule, AnAbsurdLimitStillGivesAnOrder) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "sim/simulate.h"
 #include "tests/unit/sim/small_graph.h"
 
@@ -162,6 +164,30 @@ TEST(TimePartition, AnotherDeviceIsABubble) {
   EXPECT_EQ(parts.device, two.right);  // ends at 10, the left one at 6
   EXPECT_EQ(parts.bubble, ps(6));
   EXPECT_EQ(parts.busy[1], ps(4));
+}
+
+TEST(TimePartition, AnObserverIsToldWhatEachIntervalIsSpentOn) {
+  // Left computes 0-6. Right: a copy 6-10 when left is done, its host launches `work` at 12 (12-15), idle for a kernel beside it until 20,
+  // then `last` 20-21.
+  TwoDevices two;
+  const StreamId side = two.small.stream(two.right);
+  const IssuerId host = two.small.builder.add_issuer({.device = two.right});
+  const OpId left = two.small.op(two.first, 6, ahead());
+  const OpId copy = two.small.op(side, 4, {.after = {{left}}}, Given::Class::kCopyToDevice);
+  const OpId work = two.small.op(two.second, 3, ahead({.issue_after = {copy}, .issuer = host, .issue = 2}));
+  const OpId beside = two.small.op(side, 10);  // 10-20
+  const OpId last = two.small.op(two.second, 1, ahead({.after = {{beside}}}));
+  const GivenCostModel costs = two.small.costs();
+  const OpGraph graph = std::move(two.small.builder).build();
+  const StepResult result = simulate(graph, plain_machine(2), costs);
+  using On = TimeSpent::On;
+  std::vector<std::tuple<On, OpId, std::int64_t, std::int64_t>> told;
+  time_partition(graph, result, ahead_and_back(),
+                 [&](const TimeSpent& each) { told.emplace_back(each.on, each.op, each.from.count(), each.until.count()); });
+  // The waits before `work` and `last` are told backwards.
+  EXPECT_THAT(told, ElementsAre(std::tuple(On::kLaunch, OpId{}, 10, 12), std::tuple(On::kOp, copy, 6, 10),
+                                std::tuple(On::kDevices, left, 0, 6), std::tuple(On::kRunning, work, 12, 15),
+                                std::tuple(On::kOp, beside, 15, 20), std::tuple(On::kRunning, last, 20, 21)));
 }
 
 TEST(TimePartition, ARendezvousThatWaitsForItsPeerIsABubble) {

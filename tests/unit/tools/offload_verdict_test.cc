@@ -99,6 +99,15 @@ TEST(OffloadVerdict, OfAPresetThatRecomputesTheRest) {
   EXPECT_GT(moved.verdict.kept.peak, moved.verdict.recomputed->peak);
 }
 
+// What a limit of the job keeps is kept in its counterparts too, not run again with the rest.
+TEST(OffloadVerdict, KeepsWhatALimitKeeps) {
+  const Compared moved(main_job("4", {flag("--placement", "maxtext:qkv_proj_offloaded"), flag("--offload-groups-fraction", "0.25"),
+                                      flag("--offload-schedule", "issue-order")}));
+  EXPECT_EQ(offload_counterparts(moved.job, moved.run.step.stages).moved, 3u);  // query, key and value of one layer
+  const Compared all(main_job("4", {flag("--placement", "maxtext:qkv_proj_offloaded"), flag("--offload-schedule", "issue-order")}));
+  expect_same(moved.verdict.kept, all.verdict.kept);
+}
+
 TEST(OffloadVerdict, InputsCannotBeRunAgain) {
   const Compared moved(main_job("4", {flag("--placement", "deepspeed")}));
   EXPECT_THAT(moved.verdict.not_rerun, ElementsAre("input"));
@@ -123,17 +132,19 @@ TEST(OffloadVerdict, StagesAndMicroBatchesMoveTheirOwn) {
   const OffloadCounterparts of_second = offload_counterparts(second.job, second.run.step.stages);
   EXPECT_EQ(of_second.moved, 8u);
   ASSERT_TRUE(of_second.recomputed);
-  ASSERT_EQ(of_second.recomputed->rows.size(), 1u);  // all layers of micro-batch 1
-  EXPECT_EQ(of_second.recomputed->rows[0].first_micro_batch, 1);
-  EXPECT_EQ(of_second.recomputed->rows[0].last_micro_batch, 1);
-  EXPECT_EQ(of_second.recomputed->rows[0].last_layer, 7);
+  ASSERT_EQ(of_second.recomputed->rows.size(), 2u);  // the job's own row as one that keeps, then all layers of micro-batch 1
+  const PlacementRow& row = of_second.recomputed->rows[1];
+  EXPECT_EQ(row.action, PlacementAction::kRecompute);
+  EXPECT_EQ(row.first_micro_batch, 1);
+  EXPECT_EQ(row.last_micro_batch, 1);
+  EXPECT_EQ(row.last_layer, 7);
 }
 
 TEST(OffloadVerdict, LargeStepsAreNotCompared) {
-  const Job job = resolve_job(main_job("32", {flag("--offload-modules", "*"), flag("--global-batch", "64")}));
+  const Job job = resolve_job(main_job("32", {flag("--offload-modules", "*"), flag("--global-batch", "640")}));
   const StepRun run = run_step(job);
   ASSERT_GT(3 * run.step.graph.ops().size(), static_cast<std::size_t>(kMostVerdictOps));
-  EXPECT_THAT(offload_verdict(job, run)->not_compared, HasSubstr("ops, more than 300000"));
+  EXPECT_THAT(offload_verdict(job, run)->not_compared, HasSubstr("ops, more than 3000000"));
   EXPECT_FALSE(offload_verdict(resolve_job(main_job("4")), run));
 }
 

@@ -1,12 +1,10 @@
-#include "schema/read_message.h"
-#include "tests/unit/tools/test_jobs.h"
-#include "tools/published_format.h"
+#include "tests/unit/tools/published_rows.h"
 
 namespace stepsim {
 
 namespace {
 
-PublishedComparison compared(const std::string& rows) { return compare_offload(parse_published("[" + rows + "]", "f")); }
+constexpr PublishedRows kOffload{compare_offload};
 
 // The case of transformer_engine(2) in offload_graph_test.cc, where its figures are derived.
 std::string case_row(const std::string& changed = "", const std::string& figures = ", \"T_total\": 52") {
@@ -18,39 +16,22 @@ std::string case_row(const std::string& changed = "", const std::string& figures
   return row + figures + "}";
 }
 
-std::string difference(const std::string& row) {
-  const PublishedComparison comparison = compared(row);
-  EXPECT_EQ(comparison.rows.size(), 1u) << row;
-  return comparison.rows.empty() ? "skipped" : comparison.rows[0].difference;
-}
-
-std::string skipped(const std::string& row) {
-  const PublishedComparison comparison = compared(row);
-  EXPECT_TRUE(comparison.rows.empty()) << row;
-  return comparison.skipped.empty() ? "" : comparison.skipped.begin()->first;
-}
-
-std::string problem(const std::string& row) {
-  return error_of([&] { compared(row); });
-}
-
 }  // namespace
 
 TEST(PublishedOffload, EveryPublishedCaseIsExact) {
-  const std::string file = STEPSIM_SHARED_DIR "/data/offload/closed_form_cases.json";
-  if (!std::ifstream(file)) GTEST_SKIP() << file << " is absent";
-  const CsvTable table = parse_published(read_text_file(file), file);
-  EXPECT_EQ(detected_format(table), "offload");
-  const PublishedComparison comparison = compare_published("offload", table);
-  EXPECT_EQ(comparison.rows.size(), table.rows.size());
+  const std::optional<CsvTable> table = shared_table("offload/closed_form_cases.json");
+  if (!table) GTEST_SKIP() << "the shared data is absent";
+  EXPECT_EQ(detected_format(*table), "offload");
+  const PublishedComparison comparison = compare_published("offload", *table);
+  EXPECT_EQ(comparison.rows.size(), table->rows.size());
   EXPECT_GE(comparison.rows.size(), 20u);
   for (const Comparison& row : comparison.rows) EXPECT_EQ(row.difference, "") << row.id;
 }
 
 TEST(PublishedOffload, ComparesEverythingThatARowGives) {
-  const PublishedComparison comparison =
-      compared(case_row("", ", \"T_forward_end\": 26, \"T_total\": 52, \"peak_resident_sets\": 2, \"peak_host_sets\": 3, \"exposed\": 12") +
-               "," + case_row("", ", \"T_total\": 53"));
+  const PublishedComparison comparison = kOffload.compared(
+      case_row("", ", \"T_forward_end\": 26, \"T_total\": 52, \"peak_resident_sets\": 2, \"peak_host_sets\": 3, \"exposed\": 12") + "," +
+      case_row("", ", \"T_total\": 53"));
   ASSERT_EQ(comparison.rows.size(), 2u);
   EXPECT_TRUE(comparison.exact);
   EXPECT_EQ(comparison.rows[0].difference, "");
@@ -59,53 +40,55 @@ TEST(PublishedOffload, ComparesEverythingThatARowGives) {
   EXPECT_EQ(comparison.rows[1].measured, 53);
   EXPECT_EQ(comparison.rows[1].simulated, 52);
   EXPECT_EQ(comparison.rows[1].difference, "T_total found 52, wanted 53");
-  EXPECT_EQ(difference(case_row("", ", \"T_forward_end\": 25, \"peak_resident_sets\": 3, \"peak_host_sets\": 2, \"exposed\": 11")),
+  EXPECT_EQ(kOffload.difference(case_row("", ", \"T_forward_end\": 25, \"peak_resident_sets\": 3, \"peak_host_sets\": 2, \"exposed\": 11")),
             "T_forward_end found 26, wanted 25; peak_resident_sets found 2, wanted 3; peak_host_sets found 3, wanted 2; exposed found 12, "
             "wanted 11");
-  EXPECT_EQ(difference(case_row("\"engines\": 1")), "");
+  EXPECT_EQ(kOffload.difference(case_row("\"engines\": 1")), "");
   // Without a gate forward is L f.
-  EXPECT_EQ(difference(case_row("\"max_resident\": null", ", \"T_forward_end\": 20")), "");
+  EXPECT_EQ(kOffload.difference(case_row("\"max_resident\": null", ", \"T_forward_end\": 20")), "");
 }
 
 TEST(PublishedOffload, TimesMayHaveDecimalsDownToAPicosecond) {
   const std::string figures = ", \"T_forward_end\": ";
   // 2 f + (L - M) d = 2 * 0.1 + 3 * 6
-  EXPECT_EQ(difference(case_row("\"f\": 0.1", figures + "18.2")), "");
-  EXPECT_EQ(difference(case_row("\"f\": 0.000000001", figures + "18.000000002")), "");
-  EXPECT_EQ(difference(case_row("\"f\": 1000000000", figures + "5000000000")), "");  // L f; 10^18 ps
-  EXPECT_EQ(skipped(case_row("\"f\": 0.0000000001")), "f is above 9000000000 or no whole number of picoseconds, where 1 is 1 ms");
-  EXPECT_EQ(skipped(case_row("\"f\": 1e300")), "f is above 9000000000 or no whole number of picoseconds, where 1 is 1 ms");
-  EXPECT_EQ(skipped(case_row("\"f\": 2000000000")), "longer than the 106 days of simulated time");
+  EXPECT_EQ(kOffload.difference(case_row("\"f\": 0.1", figures + "18.2")), "");
+  EXPECT_EQ(kOffload.difference(case_row("\"f\": 0.000000001", figures + "18.000000002")), "");
+  EXPECT_EQ(kOffload.difference(case_row("\"f\": 1000000000", figures + "5000000000")), "");  // L f; 10^18 ps
+  EXPECT_EQ(kOffload.skipped(case_row("\"f\": 0.0000000001")), "f is above 9000000000 or no whole number of picoseconds, where 1 is 1 ms");
+  EXPECT_EQ(kOffload.skipped(case_row("\"f\": 1e300")), "f is above 9000000000 or no whole number of picoseconds, where 1 is 1 ms");
+  EXPECT_EQ(kOffload.skipped(case_row("\"f\": 2000000000")), "longer than the 106 days of simulated time");
 }
 
 TEST(PublishedOffload, AGateThatNeverOpensIsNamed) {
-  EXPECT_EQ(difference(case_row("\"max_resident\": 1")),
+  EXPECT_EQ(kOffload.difference(case_row("\"max_resident\": 1")),
             "T_total found none, wanted 52: max_resident 1 is full with layer 4, kept until backward: forward of layer 5 never starts");
-  EXPECT_EQ(difference(case_row("\"max_resident\": 0", ", \"T_total\": null")), "");
+  EXPECT_EQ(kOffload.difference(case_row("\"max_resident\": 0", ", \"T_total\": null")), "");
 }
 
 TEST(PublishedOffload, WhatCannotBeRunIsSkippedWithItsReason) {
-  EXPECT_EQ(skipped(case_row("", ", \"streams\": 4, \"T_total\": 52")), "offload with column streams is not built yet");
-  EXPECT_EQ(skipped(case_row("\"L\": 1000000000000", ", \"T_total\": 1")), "more than 1000000 layers");
-  EXPECT_EQ(skipped(case_row("\"L\": 1e300", ", \"T_total\": 1")), "more than 1000000 layers");
-  EXPECT_EQ(difference(case_row("", ", \"note\": \"by hand\", \"T_total\": 52")), "");
-  EXPECT_EQ(difference(case_row("\"keep_last\": 1000000000000", ", \"T_total\": 1")).substr(0, 30), "T_total found none, wanted 1: ");
+  EXPECT_EQ(kOffload.skipped(case_row("", ", \"streams\": 4, \"T_total\": 52")), "offload with column streams is not built yet");
+  EXPECT_EQ(kOffload.skipped(case_row("\"L\": 1000000000000", ", \"T_total\": 1")), "more than 1000000 layers");
+  EXPECT_EQ(kOffload.skipped(case_row("\"L\": 1e300", ", \"T_total\": 1")), "more than 1000000 layers");
+  EXPECT_EQ(kOffload.difference(case_row("", ", \"note\": \"by hand\", \"T_total\": 52")), "");
+  EXPECT_EQ(kOffload.difference(case_row("\"keep_last\": 1000000000000", ", \"T_total\": 1")).substr(0, 30),
+            "T_total found none, wanted 1: ");
 }
 
 TEST(PublishedOffload, BadValuesAreErrorsWithTheirPlace) {
-  EXPECT_EQ(problem(case_row("\"L\": 0")), "f:1:8: found L 0, wanted a whole number from 1");
-  EXPECT_EQ(problem(std::string("\n") + case_row("\"f\": -1")), "f:2:15: found f -1, wanted a duration of 0 or more");
-  EXPECT_NE(problem(case_row("\"L\": 2.5")), "");
-  EXPECT_NE(problem(case_row("\"max_resident\": -1")), "");
-  EXPECT_NE(problem(case_row("\"lookahead\": 0.5")), "");
-  EXPECT_NE(problem(case_row("\"lookahead\": \"1\"")), "");
-  EXPECT_NE(problem(case_row("\"f\": \"4\"")), "");
-  EXPECT_NE(problem(case_row("\"b\": true")), "");
-  EXPECT_NE(problem(case_row("\"h2d\": null")), "");
-  EXPECT_NE(problem(case_row("\"engines\": 3")), "");
-  EXPECT_NE(problem(case_row("\"engines\": 0")), "");
-  EXPECT_NE(problem(case_row("", ", \"T_total\": \"long\"")), "");
-  EXPECT_NE(problem(case_row("", "")), "");
+  EXPECT_EQ(kOffload.problem(case_row("\"L\": 0")), "f:1:8: found L 0, wanted a whole number from 1");
+  EXPECT_EQ(kOffload.problem(std::string("\n") + case_row("\"f\": -1")), "f:2:15: found f -1, wanted a duration of 0 or more");
+  EXPECT_NE(kOffload.problem(case_row("\"L\": 2.5")), "");
+  EXPECT_NE(kOffload.problem(case_row("\"max_resident\": -1")), "");
+  EXPECT_NE(kOffload.problem(case_row("\"lookahead\": 0.5")), "");
+  EXPECT_NE(kOffload.problem(case_row("\"lookahead\": \"1\"")), "");
+  EXPECT_NE(kOffload.problem(case_row("\"f\": \"4\"")), "");
+  EXPECT_NE(kOffload.problem(case_row("\"b\": true")), "");
+  EXPECT_NE(kOffload.problem(case_row("\"h2d\": null")), "");
+  EXPECT_NE(kOffload.problem(case_row("\"engines\": 3")), "");
+  EXPECT_NE(kOffload.problem(case_row("\"engines\": 0")), "");
+  EXPECT_NE(kOffload.problem(case_row("", ", \"T_total\": \"long\"")), "");
+  EXPECT_EQ(kOffload.problem(std::string(" ") + case_row("", "")),
+            "f:1:3: found no T_total, wanted one of T_total, T_forward_end, peak_resident_sets, peak_host_sets, exposed");
 }
 
 TEST(PublishedOffload, IsKnownByItsColumnsInCsvToo) {

@@ -128,6 +128,37 @@ TEST(ChromeTraceWriter, FlowsOfARendezvousUseThePartOfTheDevice) {
               ElementsAre("s1@1", "f1@1", "s2@2", "s4@1", "f4@2", "f2@2", "s3@2", "f3@3"));  // process 3: the marker outside the streams
 }
 
+using Arrow = std::pair<std::int64_t, std::int64_t>;  // processes
+
+// Arrows led from the first part although that one received, as it does in the pipelines of models/.
+TEST(ChromeTraceWriter, TransfersLeadFromTheDeviceThatSends) {
+  const std::string streams = R"(
+    devices { name: "gpu0" } devices { name: "gpu1" }
+    streams { name: "a" device: "gpu0" } streams { name: "b" device: "gpu1" }
+    storages { name: "input" size: "1 MiB" device: "gpu1" }
+    ops { name: "send" class: point_to_point group: "pp" duration: "2 us" )";
+  const auto arrow = [&](const std::string& parts) {
+    const GraphFile file = parse_graph(streams + parts + " }", "graph");
+    return transfer_arrows(chrome_trace(file.graph, run_graph(file))).at(0);
+  };
+  const std::string a = "parts { stream: \"a\" } ", b = "parts { stream: \"b\" } ";
+  EXPECT_THAT(arrow(a + b + "writes: \"input\""), ElementsAre(Arrow(1, 2)));  // the device that is written to receives
+  EXPECT_THAT(arrow(b + a + "writes: \"input\""), ElementsAre(Arrow(1, 2)));
+  EXPECT_THAT(arrow(a + b), ElementsAre(Arrow(1, 2)));  // nothing written: the second part receives
+  EXPECT_THAT(arrow(b + a), ElementsAre(Arrow(2, 1)));
+}
+
+TEST(ChromeTraceWriter, TransfersOfAPipelineLeadToTheNextPass) {
+  const GraphFile file = read_graph(STEPSIM_SOURCE_DIR "/tests/golden/graphs/two_stages.textproto");
+  int transfers = 0;
+  for (const auto& [op, arrows] : transfer_arrows(chrome_trace(file.graph, run_graph(file)))) {
+    const bool forward = file.graph.label(file.graph.op(OpId{static_cast<std::int32_t>(op)}).phase) == "forward";
+    EXPECT_THAT(arrows, ElementsAre(forward ? Arrow(1, 2) : Arrow(2, 1))) << op;
+    ++transfers;
+  }
+  EXPECT_EQ(transfers, 4);
+}
+
 TEST(ChromeTraceWriter, APipelineIsAProcessPerStage) {
   const GraphFile file = read_graph(STEPSIM_SOURCE_DIR "/tests/golden/graphs/two_stages.textproto");
   const StepResult result = run_graph(file);

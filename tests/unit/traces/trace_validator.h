@@ -160,4 +160,19 @@ class TraceReader {
 
 inline ReadTrace read_trace(const std::string& text) { return TraceReader(text).take(); }
 
+// Of every op whose slices a flow "transfer" follows: processes where it starts and ends.
+inline std::map<std::int64_t, std::vector<std::pair<std::int64_t, std::int64_t>>> transfer_arrows(const std::string& text) {
+  std::map<std::int64_t, std::vector<std::pair<std::int64_t, std::int64_t>>> arrows;
+  std::map<std::int64_t, std::int64_t> starts;  // process by id
+  std::int64_t op = -1;
+  const nlohmann::json trace = nlohmann::json::parse(text);
+  for (const nlohmann::json& event : trace.at("traceEvents")) {
+    if (event.at("ph") == "X") op = event.at("args").at("op");
+    if (event.at("name") != "transfer") continue;
+    if (event.at("ph") == "s") starts[event.at("id")] = event.at("pid");
+    if (event.at("ph") == "f") arrows[op].emplace_back(starts.at(event.at("id")), event.at("pid"));
+  }
+  return arrows;
+}
+
 }  // namespace stepsim
