@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 
 #include "models/step_builder.h"
 #include "sim/input_error.h"
@@ -69,7 +68,6 @@ TEST(GraphLimit, RefusesAbsurdPipelines) {
     }
     return std::string("accepted");
   };
-  const auto start = std::chrono::steady_clock::now();
   StepRequest request = gpt3(1 << 20, 64);
   request.model.layers = 1;
   request.parallel.split.layout = "Et(|)*1048575L";
@@ -79,7 +77,6 @@ TEST(GraphLimit, RefusesAbsurdPipelines) {
   EXPECT_THAT(refusal(request), HasSubstr("--layers: found a step of "));
   request = gpt3(64, 1 << 20);
   EXPECT_THAT(refusal(request), HasSubstr("--global-batch: found a step of "));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
 }
 
 }  // namespace
