@@ -7,7 +7,8 @@
 
 namespace stepsim {
 
-enum class Bound { kLatency, kCompute, kMemory, kLink };
+// Feed: operands on their way to the tensor cores; waves: tiles that do not fill the SMs.
+enum class Bound { kLatency, kCompute, kFeed, kWaves, kMemory, kLink };
 
 struct DeviceCost {
   Duration fixed{}, alone{}, issue{};

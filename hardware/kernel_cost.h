@@ -1,4 +1,4 @@
-// Matrix products (roofline3), kernels bound by memory and copies within the device.
+// Attention, kernels bound by memory and copies.
 #pragma once
 
 #include "hardware/device_cost.h"
@@ -6,9 +6,6 @@
 #include "sim/op_work.h"
 
 namespace stepsim {
-
-// fixed + max(FLOPs / (compute fraction * peak), bytes / (memory fraction * bandwidth)): kernels.md 2.1.
-DeviceCost gemm_cost(const GpuSpec&, const Gemm&);
 
 // fixed + bytes / (fraction * bandwidth): kernels.md 2.3.
 DeviceCost memory_bound_cost(const GpuSpec&, const MemoryBound&);

@@ -89,11 +89,14 @@ Source open(std::span<const EmbeddedFile> files, const std::string& name_or_file
   check_failed("catalog file", __FILE__, __LINE__);
 }
 
+bool has_roofline(const files::GemmFit& gemm) { return gemm.has_fixed() || gemm.has_compute() || gemm.has_memory(); }
+
 // Parts that a file gives whole: a list of its own replaces the base's.
 void replace_parts(files::Machine& base, const files::Machine& message) {
   base.clear_alias();
   if (message.has_peak()) base.clear_peak();
   if (message.attention_size() > 0) base.clear_attention();
+  if (has_roofline(message.gemm()) || message.has_gemm_tile()) base.clear_gemm_tile();
 }
 void forget_host_memory_limits(files::Cluster& cluster) {
   cluster.clear_host_memory_read();
@@ -207,6 +210,17 @@ void read_collectives(const files::CollectiveFits& fits, const FieldReader& read
   fit.network_hop = reader.duration("collectives.network_hop", given(fits.has_network_hop(), fits.network_hop()));
 }
 
+GemmTileFit gemm_tile_fit(const files::GemmTile& tile, const FieldReader& reader) {
+  constexpr double kMostSlowdown = 4;
+  return {.fixed = reader.duration("gemm_tile.fixed", given(tile.has_fixed(), tile.fixed())),
+          .compute = reader.number("gemm_tile.compute", given(tile.has_compute(), tile.compute()), 0, 1),
+          .memory = reader.number("gemm_tile.memory", given(tile.has_memory(), tile.memory()), 0, 1),
+          .feed = reader.rate("gemm_tile.feed", given(tile.has_feed(), tile.feed())),
+          .waves = reader.number("gemm_tile.waves", given(tile.has_waves(), tile.waves()), -1e-9, 1),
+          .weight_gradient =
+              tile.has_weight_gradient() ? reader.number("gemm_tile.weight_gradient", tile.weight_gradient(), 0, kMostSlowdown) : 1};
+}
+
 KernelFit kernel_fit(const files::Machine& machine, const FieldReader& reader) {
   KernelFit fit;
   const files::GemmFit& gemm = machine.gemm();
@@ -226,6 +240,7 @@ KernelFit kernel_fit(const files::Machine& machine, const FieldReader& reader) {
   fit.memory_softmax = reader.number("memory_kernels.softmax", given(memory.has_softmax(), memory.softmax()), 0, 1);
   fit.memory_unfused = reader.number("memory_kernels.unfused", given(memory.has_unfused(), memory.unfused()), 0, 1);
   fit.memory_gather = reader.number("memory_kernels.gather", given(memory.has_gather(), memory.gather()), 0, 1);
+  if (machine.has_gemm_tile()) fit.gemm_tile = gemm_tile_fit(machine.gemm_tile(), reader);
   read_collectives(machine.collectives(), reader, fit);
   fit.kernel_issue = reader.duration("kernel_issue", given(machine.has_kernel_issue(), machine.kernel_issue()));
   fit.copy_issue = reader.duration("copy_issue", given(machine.has_copy_issue(), machine.copy_issue()));
@@ -296,7 +311,15 @@ void read_host_side(const files::Cluster& message, const FieldReader& reader, Cl
 
 GpuSpec load_gpu(const std::string& name_or_file, FieldValues overrides) {
   const auto loaded = load<files::Machine>(machine_files(), name_or_file, overrides, "--hardware");
-  const files::Machine& machine = loaded.message;
+  files::Machine machine = loaded.message;
+  // A user who states the efficiency of matrix products means it for all shapes, as roofline3 does.
+  const auto& paths = loaded.overridden;
+  const bool states_roofline = std::any_of(paths.begin(), paths.end(), [](const std::string& path) {
+    return path == "gemm.fixed" || path == "gemm.compute" || path == "gemm.memory";
+  });
+  const bool states_tile =
+      std::any_of(paths.begin(), paths.end(), [](const std::string& path) { return path.rfind("gemm_tile.", 0) == 0; });
+  if (states_roofline && !states_tile) machine.clear_gemm_tile();
   const FieldReader reader(loaded.source.text, loaded.source.path, loaded.overridden);
   GpuSpec gpu;
   gpu.name = loaded.source.name;

@@ -42,15 +42,26 @@ struct CollectiveFit {
   Duration pipeline{};
 };
 
-// Fitted constants of the first cost model, per GPU (spec: roofline3 for matrix products, T(S) for attention). Fractions of datasheet
+// Matrix products by tiles on SMs (gemm_cost.h, kernels.md 2.1).
+struct GemmTileFit {
+  Duration fixed{};            // t0
+  double compute = 0;          // ec, of the dense peak
+  double memory = 0;           // em, of memory bandwidth
+  BytesPerSecond feed;         // c2: operands into one SM
+  double waves = 0;            // a: 1 where a part-filled wave takes as long as a full one, 0 where it takes its share
+  double weight_gradient = 1;  // time of NT products over that of others of the shape
+};
+
+// Fitted constants of the cost model, per GPU (spec: tiles or roofline3 for matrix products, T(S) for attention). Fractions of datasheet
 // peaks.
 struct KernelFit {
   Duration gemm_fixed{};    // t0
   double gemm_compute = 0;  // ec
   double gemm_memory = 0;   // em
   double gemm_compute_fp8 = 0, gemm_compute_fp32 = 0;
-  std::vector<AttentionFit> attention;  // the first stands for kernels that are not listed
-  Duration memory_fixed{};              // t0 of memory-bound kernels
+  std::optional<GemmTileFit> gemm_tile;  // none: roofline3
+  std::vector<AttentionFit> attention;   // the first stands for kernels that are not listed
+  Duration memory_fixed{};               // t0 of memory-bound kernels
   double memory_fused = 0, memory_norm = 0, memory_softmax = 0, memory_unfused = 0, memory_gather = 0;  // fractions of memory bandwidth
   CollectiveFit all_reduce, gather, all_to_all;
   double collective_sms = 0;       // share of the SMs that a running collective takes from compute

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "hardware/collective_cost.h"
+#include "hardware/gemm_cost.h"
 #include "hardware/kernel_cost.h"
 #include "sim/check.h"
 
@@ -149,6 +150,10 @@ std::string RooflineCostModel::bound_by(const OpWork& work) const {
       return "latency";
     case Bound::kCompute:
       return "compute";
+    case Bound::kFeed:
+      return "feed";
+    case Bound::kWaves:
+      return "waves";
     case Bound::kMemory:
       return "memory";
     case Bound::kLink:

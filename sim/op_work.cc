@@ -77,8 +77,9 @@ struct TrafficOf {
   Bytes operator()(const Given&) const { return Bytes(0); }
   Bytes operator()(const Gemm& work) const {
     const double m = as_double(work.m), n = as_double(work.n), k = as_double(work.k), element = bytes_per_element(work.dtype);
-    const double output = work.accumulate_fp32 ? 2 * 4 * m * n : element * m * n;  // an accumulator is read and written
-    return saturated(as_double(work.batch) * (element * (m * k + k * n) + output));
+    const double output = (work.accumulate_fp32 ? 4 : element) * m * n;
+    const double passes = work.accumulate_fp32 || work.accumulate ? 2 : 1;  // an accumulator is read and written
+    return saturated(as_double(work.batch) * (element * (m * k + k * n) + passes * output));
   }
   Bytes operator()(const Attention& work) const {
     // Forward: q and o, k and v. Backward: q, o and both gradients; k, v and their gradients.

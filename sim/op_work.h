@@ -18,6 +18,7 @@ struct Gemm {
   DType dtype = DType::kBf16;
   bool transpose_a = false, transpose_b = false;  // TN forward, NN input gradient, NT weight gradient
   bool accumulate_fp32 = false;                   // weight gradient added to an fp32 buffer (reads and writes 4 mn)
+  bool accumulate = false;                        // added to what C holds, in its dtype: C is read too
   friend auto operator<=>(const Gemm&, const Gemm&) = default;
 };
 

@@ -55,7 +55,8 @@ OpWork work_of(const graph_file::Gemm& m, const FieldPath& path, const GraphSour
                   .dtype = dtype({&path, "dtype"}, m.dtype(), source),
                   .transpose_a = m.transpose_a(),
                   .transpose_b = m.transpose_b(),
-                  .accumulate_fp32 = m.accumulate_fp32()};
+                  .accumulate_fp32 = m.accumulate_fp32(),
+                  .accumulate = m.accumulate()};
   check_product(path, {work.m, work.k, work.batch, kWidestElement, 4}, source);
   check_product(path, {work.k, work.n, work.batch, kWidestElement, 4}, source);
   check_product(path, {work.m, work.n, work.batch, kWidestElement, 4}, source);
@@ -134,6 +135,7 @@ struct SetWork {
     gemm.set_transpose_a(w.transpose_a);
     gemm.set_transpose_b(w.transpose_b);
     gemm.set_accumulate_fp32(w.accumulate_fp32);
+    gemm.set_accumulate(w.accumulate);
   }
   void operator()(const Attention& w) const {
     graph_file::Attention& attention = *op.mutable_attention();

@@ -62,7 +62,9 @@ struct TextOf {
     const std::string batch = w.batch == 1 ? "" : fmt::format(" batch={}", w.batch);
     return fmt::format("gemm m={} n={} k={}{} {}{}{}", w.m, w.n, w.k, batch, w.transpose_a ? 'T' : 'N', w.transpose_b ? "T " : "N ",
                        dtype_name(w.dtype)) +
-           (w.accumulate_fp32 ? " into fp32" : "");
+           (w.accumulate_fp32 ? " into fp32"
+            : w.accumulate    ? " added"
+                              : "");
   }
   std::string operator()(const Attention& w) const {
     return fmt::format("attention {} batch={} heads={} kv_heads={} queries={} keys={} head_dim={}{} {}",

@@ -8,6 +8,7 @@
 #include "hardware/fit/collective_fit.h"
 #include "hardware/fit/elementwise_fit.h"
 #include "hardware/fit/flash_attention_fit.h"
+#include "hardware/fit/gemm_fit.h"
 #include "hardware/fit/inference_attention_fit.h"
 
 namespace stepsim {
@@ -65,6 +66,25 @@ void add_elementwise(const ElementwiseFits& fits, Lines& lines) {
   }
 }
 
+void add_gemms(const GemmFits& fits, Lines& lines) {
+  for (const FittedGemm& gemm : fits.kernels) {
+    std::vector<std::string>& out = lines[gemm.machine];
+    const std::string source = "hardware/fit, " + gemm.file;
+    out.push_back("gemm_tile {");
+    out.push_back(fmt::format("  fixed: \"{:.4g} us\"  # {}, half of the (n, k) pairs; held out {:.1f} %, m, n, k >= 1024 {:.1f} %",
+                              microseconds(gemm.fit.fixed), source, 100 * gemm.held_out, 100 * gemm.held_out_training));
+    out.push_back(fmt::format("  compute: {:.4g}  # {}", gemm.fit.compute, source));
+    out.push_back(fmt::format("  memory: {:.4g}  # {}", gemm.fit.memory, source));
+    out.push_back(fmt::format("  feed: \"{:.4g} GB/s\"  # {}", gemm.fit.feed.value * 1e-9, source));
+    out.push_back(fmt::format("  waves: {:.3g}  # {}", gemm.fit.waves, source));
+    out.push_back("}");
+  }
+  for (const FittedWeightGradient& fit : fits.weight_gradients) {
+    fmt::print("# {}: weight gradients take {:.3f} times what other products do, {} rows; on the other rows {:.3f}\n", fit.gpu, fit.ratio,
+               fit.rows, fit.held_out_ratio);
+  }
+}
+
 void print_errors(const char* what, const std::vector<FitErrors>& all) {
   const auto cells = [](const std::vector<double>& errors) {
     const ErrorSummary sum = summary(errors);
@@ -81,11 +101,13 @@ int print_fits(const std::string& data) {
   const auto training = fit_flash_attention(data);
   const auto inference = fit_inference_attention(data);
   const auto elementwise = fit_elementwise(data);
-  if (!collectives || !training || !inference || !elementwise) {
+  const auto gemms = fit_gemms(data);
+  if (!collectives || !training || !inference || !elementwise || !gemms) {
     fmt::print(stderr, "{}: found no measured data, wanted a folder with kernels/ and papers/\n", data);
     return 1;
   }
   Lines lines;
+  add_gemms(*gemms, lines);
   add_attention(*training, true, lines);
   add_attention(*inference, false, lines);
   add_elementwise(*elementwise, lines);
@@ -96,6 +118,7 @@ int print_fits(const std::string& data) {
   }
   fmt::print("\n## table: kernel-fits\n\n| what | group | fitted rows | mean | median | max | held-out rows | mean | median | max |\n");
   fmt::print("|---|---|---|---|---|---|---|---|---|---|\n");
+  print_errors("gemm", gemms->errors);
   print_errors("collective", collectives->errors);
   print_errors("attention, FlashAttention tables", training->errors);
   print_errors("attention, TensorRT-LLM, S >= 2048", inference->errors);

@@ -7,7 +7,9 @@
 #include "hardware/fit/curve_fit.h"
 #include "hardware/fit/elementwise_fit.h"
 #include "hardware/fit/flash_attention_fit.h"
+#include "hardware/fit/gemm_fit.h"
 #include "hardware/fit/inference_attention_fit.h"
+#include "hardware/fit/nelder_mead.h"
 
 namespace stepsim {
 namespace {
@@ -113,6 +115,54 @@ TEST(KernelFits, InferenceAttention) {
     EXPECT_LE(summary(errors.held_out).mean, bound) << errors.group;
     EXPECT_GT(errors.held_out.size(), 100u) << errors.group;
   }
+}
+
+// Bounds on held-out shapes: kernel_gemm_test.cc.
+TEST(KernelFits, TiledGemms) {
+  const auto fits = fit_gemms(kData);
+  if (!fits) GTEST_SKIP() << "no measured data";
+  EXPECT_EQ(fits->kernels.size(), 7u);
+  for (const FittedGemm& gemm : fits->kernels) {
+    const auto catalog = load_gpu(gemm.machine).fit.gemm_tile;
+    ASSERT_TRUE(catalog.has_value()) << gemm.machine;
+    expect_catalog(catalog->fixed, gemm.fit.fixed, gemm.machine + " fixed");
+    expect_catalog(catalog->compute, gemm.fit.compute, 1e-4, gemm.machine + " compute");
+    expect_catalog(catalog->memory, gemm.fit.memory, 1e-4, gemm.machine + " memory");
+    expect_catalog(catalog->feed.value * 1e-9, gemm.fit.feed.value * 1e-9, 0.1, gemm.machine + " feed");
+    expect_catalog(catalog->waves, gemm.fit.waves, 1e-3, gemm.machine + " waves");
+  }
+  ASSERT_EQ(fits->weight_gradients.size(), 2u);  // A100-PCIe, B200
+  for (const FittedWeightGradient& fit : fits->weight_gradients) {
+    const auto catalog = load_gpu(fit.gpu == "B200" ? "b200" : "a100-sxm-80gb").fit.gemm_tile;
+    ASSERT_TRUE(catalog.has_value()) << fit.gpu;
+    expect_catalog(catalog->weight_gradient, fit.ratio, 1e-3, fit.gpu + " weight_gradient");
+    EXPECT_NEAR(fit.held_out_ratio, fit.ratio, 0.03) << fit.gpu;
+    EXPECT_GT(fit.rows, 25u) << fit.gpu;
+  }
+  ASSERT_EQ(fits->errors.size(), 14u);
+  for (const FitErrors& errors : fits->errors) {
+    // Held-out shapes are no worse than fitted ones: the constants are too few to learn rows by heart.
+    EXPECT_LE(summary(errors.held_out).mean, summary(errors.fitted).mean + 0.005) << errors.group;
+  }
+}
+
+// Rosenbrock's valley: (1 - x)^2 + 100 (y - x^2)^2 is least, 0, at (1, 1).
+TEST(KernelFits, SimplexFindsTheEndOfAValley) {
+  const auto valley = [](const std::vector<double>& x) {
+    const double along = 1 - x[0], across = x[1] - x[0] * x[0];
+    return along * along + 100 * across * across;
+  };
+  const std::vector<double> x = simplex_minimum(valley, {-1.2, 1}, 0.1, 250);
+  EXPECT_NEAR(x[0], 1, 1e-6);
+  EXPECT_NEAR(x[1], 1, 1e-6);
+}
+
+// |x - 3| + |y + 2| in steps of 1/8 has no slope anywhere.
+TEST(KernelFits, SimplexNeedsNoSlope) {
+  const auto stairs = [](const std::vector<double>& x) { return std::floor(8 * std::abs(x[0] - 3)) + std::floor(8 * std::abs(x[1] + 2)); };
+  const std::vector<double> x = simplex_minimum(stairs, {0, 0}, 1, 200);
+  EXPECT_NEAR(x[0], 3, 0.126);
+  EXPECT_NEAR(x[1], -2, 0.126);
 }
 
 TEST(KernelFits, Elementwise) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "hardware/collective_cost.h"
+#include "hardware/gemm_cost.h"
 #include "hardware/roofline_cost_model.h"
 #include "sim/input_error.h"
 
@@ -15,10 +16,6 @@ GpuSpec round_gpu() {
   gpu.peak_tflops = {{"bf16", 100}, {"fp8", 200}};
   gpu.hbm = BytesPerSecond(1e12);
   gpu.sms = 100;
-  gpu.fit.gemm_fixed = std::chrono::microseconds(4);
-  gpu.fit.gemm_compute = 0.5;
-  gpu.fit.gemm_compute_fp8 = 0.25;
-  gpu.fit.gemm_memory = 0.8;
   gpu.host_to_device = BytesPerSecond(25e9);
   gpu.device_to_host = BytesPerSecond(20e9);
   gpu.nvlink_per_direction = BytesPerSecond(100e9);
@@ -38,31 +35,6 @@ ClusterSpec round_cluster() {
 }
 
 double us(Duration d) { return seconds(d) * 1e6; }
-
-TEST(GemmCost, BoundByCompute) {
-  // 2 * 1000^3 FLOPs / (0.5 * 100e12) = 40 us; 2 * 3 * 1000^2 bytes / (0.8 * 1e12) = 7.5 us. 8 x 8 tiles of 128 on 100 SMs.
-  const DeviceCost cost = gemm_cost(round_gpu(), {.m = 1000, .n = 1000, .k = 1000});
-  EXPECT_DOUBLE_EQ(us(cost.fixed), 4);
-  EXPECT_DOUBLE_EQ(us(cost.alone), 40);
-  EXPECT_EQ(cost.bound, Bound::kCompute);
-  EXPECT_DOUBLE_EQ(cost.sm, 0.64);
-  EXPECT_DOUBLE_EQ(cost.hbm, 6e6 / 40e-6 / 1e12);  // 6 MB in 40 us of 1 TB/s
-}
-
-TEST(GemmCost, BoundByMemory) {
-  // k = 1: 2e6 FLOPs take 0.04 us; (1000 + 1000 + 10^6) * 2 bytes / 0.8e12 = 2.505 us.
-  const DeviceCost cost = gemm_cost(round_gpu(), {.m = 1000, .n = 1000, .k = 1});
-  EXPECT_DOUBLE_EQ(us(cost.alone), 2.505);
-  EXPECT_EQ(cost.bound, Bound::kMemory);
-  EXPECT_NEAR(cost.hbm, 0.8, 1e-12);
-}
-
-TEST(GemmCost, Fp8HasItsOwnEfficiencyAndBatchesCount) {
-  // 2 * 1000^3 * 3 / (0.25 * 200e12) = 120 us.
-  const DeviceCost cost = gemm_cost(round_gpu(), {.m = 1000, .n = 1000, .k = 1000, .batch = 3, .dtype = DType::kFp8});
-  EXPECT_DOUBLE_EQ(us(cost.alone), 120);
-  EXPECT_EQ(cost.sm, 1);
-}
 
 TEST(MemoryBoundCost, FractionsByKind) {
   GpuSpec gpu = round_gpu();

@@ -13,6 +13,9 @@ TEST(OpWork, GemmArithmeticAndTraffic) {
   Gemm accumulating = gemm;
   accumulating.accumulate_fp32 = true;  // 15 fp32 elements read and written: 15 * 8 instead of 15 * 2
   EXPECT_EQ(memory_traffic(accumulating), Bytes((56 * 2 + 15 * 8) * 2));
+  accumulating.accumulate_fp32 = false;
+  accumulating.accumulate = true;  // in bf16: 15 * 4
+  EXPECT_EQ(memory_traffic(accumulating), Bytes((56 * 2 + 15 * 4) * 2));
 }
 
 TEST(OpWork, AttentionArithmetic) {

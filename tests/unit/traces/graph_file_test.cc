@@ -127,15 +127,17 @@ TEST(GraphFile, ModelledWorkReadsBack) {
     ops { name: "c" stream: "s" collective { kind: reduce_scatter message: "1 GB" ranks: 8 stride: 2 } }
     ops { name: "d" stream: "s" copy { bytes: "7 B" direction: host_to_device pinned: false } }
     ops { name: "p" stream: "s" copy { bytes: "7 B" allocates: true } }
-    ops { name: "e" marker: true })";
+    ops { name: "e" marker: true }
+    ops { name: "b" stream: "s" gemm { m: 1 n: 2 k: 3 dtype: bf16 accumulate: true } })";
   const GraphFile file = parse_graph(ops, "g");
   const GraphFile again = parse_graph(graph_text(file), "again");
   EXPECT_EQ(std::get<Attention>(file.graph.work(OpId{1})).kernel, 2);
   EXPECT_EQ(std::get<MemoryBound>(file.graph.work(OpId{2})),
             (MemoryBound{.read = Bytes(8 << 20), .written = Bytes(1), .kernel = MemoryKernel::kSoftmax}));
   EXPECT_EQ(std::get<Copy>(file.graph.work(OpId{5})), (Copy{.bytes = Bytes(7), .allocates = true}));
-  ASSERT_EQ(again.graph.ops().size(), 7u);
-  for (std::int32_t i = 0; i < 7; ++i) EXPECT_EQ(again.graph.work(OpId{i}), file.graph.work(OpId{i})) << i;
+  EXPECT_TRUE(std::get<Gemm>(file.graph.work(OpId{7})).accumulate);
+  ASSERT_EQ(again.graph.ops().size(), 8u);
+  for (std::int32_t i = 0; i < 8; ++i) EXPECT_EQ(again.graph.work(OpId{i}), file.graph.work(OpId{i})) << i;
 }
 
 // Two ops of one name in the builder's words; the second gets its number.
