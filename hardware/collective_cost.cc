@@ -31,6 +31,8 @@ double wire_bytes(const Collective& work) {
     case CollectiveKind::kAllGather:
     case CollectiveKind::kReduceScatter:
     case CollectiveKind::kAllToAll:
+    case CollectiveKind::kDispatch:
+    case CollectiveKind::kCombine:
       return message * (n - 1) / n;
     case CollectiveKind::kBroadcast:
     case CollectiveKind::kSendReceive:
@@ -39,10 +41,40 @@ double wire_bytes(const Collective& work) {
   check_failed("collective kind", __FILE__, __LINE__);
 }
 
+// Every rank sends something else to every other.
+bool exchanges(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllToAll || kind == CollectiveKind::kDispatch || kind == CollectiveKind::kCombine;
+}
+
 const CollectiveFit& fit_of(const KernelFit& fit, CollectiveKind kind) {
   if (kind == CollectiveKind::kAllReduce) return fit.all_reduce;
-  if (kind == CollectiveKind::kAllToAll || kind == CollectiveKind::kSendReceive) return fit.all_to_all;
-  return fit.gather;
+  const bool gathers = kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kBroadcast;
+  return gathers ? fit.gather : fit.all_to_all;
+}
+
+// None: NCCL moves the bytes.
+const ExpertExchange* expert_exchange(const KernelFit& fit, const Collective& work) {
+  if (work.kind != CollectiveKind::kDispatch && work.kind != CollectiveKind::kCombine) return nullptr;
+  for (const ExpertExchange& exchange : fit.expert_exchanges) {
+    if (work.library != CollectiveLibrary::kNccl && exchange.library == work.library) return &exchange;
+  }
+  return nullptr;
+}
+
+// Between the rank counts of the table linear, outside them the nearest counts.
+BytesPerSecond exchange_rate(const ExpertExchange& exchange, const Collective& work) {
+  const auto rate = [&](const ExpertRate& row) { return work.kind == CollectiveKind::kDispatch ? row.dispatch : row.combine; };
+  STEPSIM_CHECK(!exchange.rates.empty());
+  const ExpertRate* below = nullptr;
+  for (const ExpertRate& row : exchange.rates) {
+    if (row.ranks >= work.ranks) {
+      if (below == nullptr || row.ranks == work.ranks) return rate(row);
+      const double part = as_double(work.ranks - below->ranks) / (row.ranks - below->ranks);
+      return BytesPerSecond(rate(*below).value + part * (rate(row).value - rate(*below).value));
+    }
+    below = &row;
+  }
+  return rate(*below);
 }
 
 // Bytes that one GPU's NIC carries. A ring enters and leaves each domain once, so the domain's NICs share its bytes; all-to-all and sends
@@ -50,7 +82,7 @@ const CollectiveFit& fit_of(const KernelFit& fit, CollectiveKind kind) {
 double network_bytes(const Collective& work, const Span& span) {
   if (span.domains == 1) return 0;
   if (work.kind == CollectiveKind::kSendReceive) return wire_bytes(work);
-  if (work.kind == CollectiveKind::kAllToAll) {
+  if (exchanges(work.kind)) {
     return as_double(work.message.value) * (work.ranks - span.local) / work.ranks;
   }
   return wire_bytes(work) / span.local;
@@ -60,7 +92,7 @@ double network_bytes(const Collective& work, const Span& span) {
 // ring would take one step a domain; its latency is hidden behind its chunks for all but the smallest messages.
 std::int32_t network_steps(const Collective& work, const Span& span) {
   if (span.domains == 1) return 0;
-  if (work.kind == CollectiveKind::kSendReceive || work.kind == CollectiveKind::kAllToAll) return 1;
+  if (work.kind == CollectiveKind::kSendReceive || exchanges(work.kind)) return 1;
   std::int32_t levels = 0;
   for (std::int64_t reached = 1; reached < span.domains; reached *= 2) ++levels;
   return work.kind == CollectiveKind::kAllReduce ? 2 * levels : levels;
@@ -70,6 +102,34 @@ std::int32_t network_steps(const Collective& work, const Span& span) {
 double traffic_bytes(const Collective& work, TransferSide side) {
   const double once = as_double(memory_traffic(work).value);
   return work.kind == CollectiveKind::kSendReceive && side == TransferSide::kBoth ? 2 * once : once;
+}
+
+// Within an NVLink domain: latency, and the rest of the time.
+struct Inside {
+  double latency_s = 0, rest_s = 0;
+};
+
+// NCCL's protocol of bandwidth. What small groups lose was measured where each rank sends (n-1)/n of the message, whose growth outweighs
+// it; a broadcast, which sends all of it, takes the rate of many ranks.
+Inside streamed(const CollectiveFit& fit, const Span& span, double wire, double link, bool broadcast) {
+  const double bus = fit.bus * link;
+  double rest = 2 * std::sqrt(seconds(fit.pipeline) * wire / bus);
+  if (span.local > 1) rest += wire / (broadcast ? bus : bus * (1 - fit.small_group / span.local));
+  return {seconds(fit.fixed) + seconds(fit.per_rank) * (span.local - 1), rest};
+}
+
+// NCCL's protocol of little latency.
+Inside quick(const CollectiveFit& fit, const Span& span, double wire, double link) {
+  return {seconds(fit.quick_fixed) + seconds(fit.quick_per_rank) * (span.local - 1), wire / (fit.quick_bus * link)};
+}
+
+// The one that ends first, where `outside_s` on the network is a bound for either.
+Inside nccl(const CollectiveFit& fit, const Span& span, double wire, double link, double outside_s, bool broadcast) {
+  const Inside slow = streamed(fit, span, wire, link, broadcast);
+  if (!(fit.quick_bus > 0)) return slow;
+  const Inside fast = quick(fit, span, wire, link);
+  const auto total = [&](const Inside& inside) { return inside.latency_s + std::max(inside.rest_s, outside_s); };
+  return total(fast) < total(slow) ? fast : slow;
 }
 
 }  // namespace
@@ -82,21 +142,21 @@ DeviceCost collective_cost(const GpuSpec& gpu, const ClusterSpec& cluster, const
   DeviceCost cost{.issue = gpu.fit.kernel_issue, .bound = Bound::kLink, .spins = true};
   if (work.ranks == 1) return cost;
   const Span span = span_of(cluster, work);
-  const CollectiveFit& fit = fit_of(gpu.fit, work.kind);
   const bool nvlink = gpu.nvlink_per_direction.value > 0 && span.local > 1;
   const double link =
       gpu.nvlink_per_direction.value > 0 ? gpu.nvlink_per_direction.value : std::min(gpu.host_to_device, gpu.device_to_host).value;
-  const double wire = wire_bytes(work), bus = fit.bus * link;
-  const double latency =
-      seconds(fit.fixed) + seconds(fit.per_rank) * (span.local - 1) + seconds(gpu.fit.network_hop) * network_steps(work, span);
-  double inside = 2 * std::sqrt(seconds(fit.pipeline) * wire / bus);
-  if (span.local > 1) inside += wire / (bus * (1 - fit.small_group / span.local));
-  const double over_network = network_bytes(work, span);
+  const double wire = wire_bytes(work), over_network = network_bytes(work, span);
   const double outside = over_network / (cluster.network_per_gpu.value * cluster.network_efficiency);
-  const double alone = std::max(inside, outside);
-  cost.fixed = op_duration(latency);
+  const ExpertExchange* const exchange = expert_exchange(gpu.fit, work);
+  const Inside inside = exchange != nullptr
+                            ? Inside{seconds(exchange->fixed), as_double(work.message.value) / exchange_rate(*exchange, work).value}
+                            : nccl(fit_of(gpu.fit, work.kind), span, wire, link, outside, work.kind == CollectiveKind::kBroadcast);
+  const double alone = std::max(inside.rest_s, outside);
+  cost.fixed = op_duration(inside.latency_s + seconds(gpu.fit.network_hop) * network_steps(work, span));
   cost.alone = op_duration(alone);
+  if (outside > inside.rest_s) cost.bound = Bound::kNetwork;
   cost.sm = send ? share(gpu.fit.send_channels, gpu.sms) : gpu.fit.collective_sms;
+  if (exchange != nullptr) cost.sm = share(exchange->sms, gpu.sms);
   cost.hbm = share(traffic_bytes(work, side), alone * gpu.hbm.value);
   const double in = side == TransferSide::kSends ? 0 : 1, out = side == TransferSide::kReceives ? 0 : 1;
   if (nvlink) {

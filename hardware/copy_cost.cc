@@ -40,7 +40,7 @@ DeviceCost host_copy_cost(const GpuSpec& gpu, const ClusterSpec& cluster, const 
   const double pinned = work.pinned ? 1 : gpu.fit.pageable;
   const double whole = link_seconds(gpu, in, bytes, link);
   cost.alone = op_duration(whole / pinned);
-  cost.bound = Bound::kLink;
+  cost.bound = Bound::kHostLink;
   if (work.allocates && work.pinned) cost.issue += gpu.fit.pinned_allocation;
   if (work.bytes.value <= 0) return cost;
   const double speed = bytes / link / whole * pinned;  // of the link's own

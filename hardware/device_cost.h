@@ -7,8 +7,8 @@
 
 namespace stepsim {
 
-// Feed: operands on their way to the tensor cores; waves: tiles that do not fill the SMs.
-enum class Bound { kLatency, kCompute, kFeed, kWaves, kMemory, kLink };
+// Feed: operands on their way to the tensor cores; waves: tiles that do not fill the SMs; link: between GPUs of a node.
+enum class Bound { kLatency, kCompute, kFeed, kWaves, kMemory, kLink, kNetwork, kHostLink };
 
 struct DeviceCost {
   Duration fixed{}, alone{}, issue{};

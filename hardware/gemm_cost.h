@@ -2,6 +2,9 @@
 // (kernels.md 2.1). Knows no layer.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "hardware/device_cost.h"
 #include "hardware/machine_spec.h"
 #include "sim/op_work.h"
@@ -14,7 +17,15 @@ namespace stepsim {
 // a split of k costs 1 us and 8 bytes a part and element of C. A weight gradient (NT) takes weight_gradient times tc. fp8 and fp4 compute
 // at compute times gemm_compute_fp8 / gemm_compute. Products in fp32, which no tile fit has seen, and machines without one: roofline3,
 // fixed + max(FLOPs / (compute peak), bytes / (memory bandwidth)).
-// Bound: memory where tm is larger; else waves where more than half of the tile slots stay empty, feed or compute.
+// Bound: memory where tm is larger; else waves where more than a quarter of the tile slots stay empty, feed or compute.
 DeviceCost gemm_cost(const GpuSpec&, const Gemm&);
+
+// The tiles that it takes.
+struct GemmTiling {
+  std::int64_t tile_m = 0, tile_n = 0, split = 1;
+  double waves = 0;  // tiles over SMs
+};
+// None where the product is costed by roofline3.
+std::optional<GemmTiling> gemm_tiling(const GpuSpec&, const Gemm&);
 
 }  // namespace stepsim

@@ -20,6 +20,10 @@ double memory_fraction(const KernelFit& fit, MemoryKernel kernel) {
       return fit.memory_unfused;
     case MemoryKernel::kGather:
       return fit.memory_gather;
+    case MemoryKernel::kQuantize:
+      return fit.memory_quantize;
+    case MemoryKernel::kTopK:
+      return fit.memory_top_k;
   }
   check_failed("memory kernel", __FILE__, __LINE__);
 }

@@ -14,8 +14,10 @@ DeviceCost memory_bound_cost(const GpuSpec&, const MemoryBound&);
 // device: both ends at 0.9 of bandwidth.
 DeviceCost copy_cost(const GpuSpec&, const ClusterSpec&, const Copy&);
 
-// fixed + max(FLOPs / (rate(S) * occupancy * peak), bytes / (memory fraction * bandwidth)), rate(S) = e / (1 + S0 / S): kernels.md 2.2.
-// e and S0 are interpolated between the head dimensions of the table; outside them the nearest counts. S is the number of keys.
+// fixed + max(waves * FLOPs of a block of 128 queries / (rate(S) * peak / SMs), bytes / (memory fraction * bandwidth)), their sum for
+// TensorRT-LLM's op; rate(S) = e / (1 + S0 / S), waves = blocks / SMs and 0.75 of what the last one lacks, at least 1: kernels.md 2.2, with
+// waves in place of its occupancy. e and S0 are interpolated between the head dimensions of the table; outside them the nearest counts. S
+// is the number of keys.
 DeviceCost attention_cost(const GpuSpec&, const Attention&);
 
 }  // namespace stepsim

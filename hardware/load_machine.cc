@@ -1,12 +1,14 @@
 // The catalog and the user's machine and cluster files: text -> message -> checked GpuSpec or ClusterSpec.
-#include <algorithm>
-#include <cctype>
+#include <google/protobuf/text_format.h>
 
+#include <algorithm>
+
+#include "hardware/catalog_source.h"
 #include "hardware/field_reader.h"
 #include "hardware/machine.pb.h"
 #include "hardware/machine_spec.h"
+#include "hardware/machine_text.h"
 #include "schema/embedded_files.h"
-#include "schema/nearest_name.h"
 #include "schema/read_message.h"
 #include "sim/check.h"
 #include "sim/input_error.h"
@@ -18,75 +20,11 @@ std::span<const EmbeddedFile> cluster_files();
 
 namespace {
 
-struct Source {
-  std::string name, path, text;
-};
-
-// "H100_SXM" and "h100 sxm" are "h100-sxm".
-std::string normalized(std::string name) {
-  for (char& c : name) {
-    c = c == ' ' || c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  return name;
-}
-
-bool is_file(const std::string& name) {
-  const auto ends_in = [&](const std::string& end) {
-    return name.size() > end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
-  };
-  return ends_in(".textproto") || ends_in(".txt") || ends_in(".json") || name.find('/') != std::string::npos;
-}
-
-std::string stem(const std::string& path) {
-  const std::size_t begin = path.find_last_of('/') + 1;  // npos + 1 is 0
-  return path.substr(begin, path.find_last_of('.') - begin);
-}
-
-// An unquoted number where a quantity belongs: names the kind of text that is wanted.
 template <class Message>
-void read_file(const Source& source, Message& message) {
-  try {
-    read_message(source.text, source.path, message);
-  } catch (const InputError& error) {
-    const std::string what = error.what(), end = ", wanted text in quotes";
-    const std::size_t at = what.rfind(end);
-    if (at == std::string::npos || at + end.size() != what.size()) throw;
-    const std::size_t problem = what.rfind(": found ");
-    if (problem == std::string::npos) throw;
-    throw InputError({what.substr(0, problem)},
-                     what.substr(problem + 2) + " with a unit: \"900 GB/s\", \"80 GiB\", \"5 us\" or \"989 TFLOP/s\"");
-  }
-}
-
-template <class Message>
-std::string find_name(std::span<const EmbeddedFile> files, const std::string& wanted, const char* flag) {
-  const std::string name = normalized(wanted);
-  std::vector<std::string> names;
-  for (const EmbeddedFile& file : files) {
-    if (file.name == name) return name;
-    names.emplace_back(file.name);
-  }
-  for (const EmbeddedFile& file : files) {
-    Message message;
-    read_file({std::string(file.name), std::string(file.path), std::string(file.text)}, message);
-    for (const std::string& alias : message.alias()) {
-      if (normalized(alias) == name) return std::string(file.name);
-      names.push_back(alias);
-    }
-  }
-  throw InputError({flag}, "found \"" + wanted + "\", wanted a catalog name (stepsim list) or a .textproto file" + suggestion(name, names));
-}
-
-template <class Message>
-Source open(std::span<const EmbeddedFile> files, const std::string& name_or_file, const char* flag) {
-  if (is_file(name_or_file)) {
-    return {stem(name_or_file), name_or_file, read_text_file(name_or_file)};
-  }
-  const std::string name = find_name<Message>(files, name_or_file, flag);
-  for (const EmbeddedFile& file : files) {
-    if (file.name == name) return {name, std::string(file.path), std::string(file.text)};
-  }
-  check_failed("catalog file", __FILE__, __LINE__);
+std::vector<std::string> aliases_of(const CatalogSource& source) {
+  Message message;
+  read_source(source, message);
+  return {message.alias().begin(), message.alias().end()};
 }
 
 bool has_roofline(const files::GemmFit& gemm) { return gemm.has_fixed() || gemm.has_compute() || gemm.has_memory(); }
@@ -94,9 +32,16 @@ bool has_roofline(const files::GemmFit& gemm) { return gemm.has_fixed() || gemm.
 // Parts that a file gives whole: a list of its own replaces the base's.
 void replace_parts(files::Machine& base, const files::Machine& message) {
   base.clear_alias();
+  base.clear_fit();
   if (message.has_peak()) base.clear_peak();
   if (message.attention_size() > 0) base.clear_attention();
+  if (message.expert_exchange_size() > 0) base.clear_expert_exchange();
   if (has_roofline(message.gemm()) || message.has_gemm_tile()) base.clear_gemm_tile();
+  const auto whole = [](const files::CollectiveFit& fit) { return fit.has_fixed() && fit.has_bus(); };
+  const files::CollectiveFits& collectives = message.collectives();
+  if (whole(collectives.all_reduce())) base.mutable_collectives()->clear_all_reduce();
+  if (whole(collectives.gather())) base.mutable_collectives()->clear_gather();
+  if (whole(collectives.all_to_all())) base.mutable_collectives()->clear_all_to_all();
 }
 void forget_host_memory_limits(files::Cluster& cluster) {
   cluster.clear_host_memory_read();
@@ -109,16 +54,16 @@ void replace_parts(files::Cluster& base, const files::Cluster& message) {
 
 // The message of a file with what its bases say in the places where it is silent. Bases are catalog names.
 template <class Message>
-Message with_bases(std::span<const EmbeddedFile> files, const Source& source, const char* flag, int depth) {
+Message with_bases(std::span<const EmbeddedFile> files, const CatalogSource& source, const char* flag, int depth) {
   Message message;
-  read_file(source, message);
+  read_source(source, message);
   if (!message.has_base()) return message;
   const SourceLocation place = locate_field(source.text, source.path, "base");
   if (depth > 8) throw InputError(place, "found a base of a base of a base, wanted at most 8 levels");
-  if (is_file(message.base())) throw InputError(place, "found \"" + message.base() + "\", wanted a catalog name");
-  Source base_source;
+  if (is_catalog_file(message.base())) throw InputError(place, "found \"" + message.base() + "\", wanted a catalog name");
+  CatalogSource base_source;
   try {
-    base_source = open<Message>(files, message.base(), flag);
+    base_source = open_source(files, message.base(), flag, aliases_of<Message>);
   } catch (const InputError& error) {
     const std::string what = error.what();
     throw InputError(place, what.substr(what.find("found ")));
@@ -131,7 +76,7 @@ Message with_bases(std::span<const EmbeddedFile> files, const Source& source, co
 
 template <class Message>
 struct Loaded {
-  Source source;
+  CatalogSource source;
   Message message;
   std::vector<std::string> overridden;
 };
@@ -139,7 +84,7 @@ struct Loaded {
 template <class Message>
 Loaded<Message> load(std::span<const EmbeddedFile> files, const std::string& name_or_file, FieldValues overrides, const char* flag) {
   Loaded<Message> loaded;
-  loaded.source = open<Message>(files, name_or_file, flag);
+  loaded.source = open_source(files, name_or_file, flag, aliases_of<Message>);
   loaded.message = with_bases<Message>(files, loaded.source, flag, 0);
   for (const auto& [path, value] : overrides) {
     set_field(loaded.message, path, value, "--set");
@@ -169,7 +114,7 @@ void read_peak(const files::Peak& peak, const FieldReader& reader, GpuSpec& gpu)
 AttentionFit attention_fit(const files::AttentionFit& fit, const std::string& path, const FieldReader& reader) {
   AttentionFit result;
   if (!fit.has_kernel() || fit.kernel() == files::UNKNOWN)
-    reader.fail(path + ".kernel", "found none, wanted FLASH2, FLASH3, CUDNN or TENSORRT");
+    reader.fail(path + ".kernel", "found none, wanted FLASH1_TRITON, FLASH2, FLASH3, FLASH4, CUDNN or TENSORRT");
   result.kernel = static_cast<std::int8_t>(fit.kernel() - files::FLASH2);
   result.fixed = reader.duration(path + ".fixed", given(fit.has_fixed(), fit.fixed()));
   result.memory = reader.number(path + ".memory", given(fit.has_memory(), fit.memory()), 0, 1);
@@ -194,11 +139,16 @@ AttentionFit attention_fit(const files::AttentionFit& fit, const std::string& pa
 }
 
 CollectiveFit collective_fit(const files::CollectiveFit& fit, const std::string& path, const FieldReader& reader) {
-  return {.fixed = reader.duration(path + ".fixed", given(fit.has_fixed(), fit.fixed())),
-          .per_rank = reader.duration(path + ".per_rank", given(fit.has_per_rank(), fit.per_rank())),
-          .bus = reader.number(path + ".bus", given(fit.has_bus(), fit.bus()), 0, 1),
-          .small_group = reader.number(path + ".small_group", given(fit.has_small_group(), fit.small_group()), -1e-9, 1.9),
-          .pipeline = reader.duration(path + ".pipeline", given(fit.has_pipeline(), fit.pipeline()))};
+  CollectiveFit result{.fixed = reader.duration(path + ".fixed", given(fit.has_fixed(), fit.fixed())),
+                       .per_rank = reader.duration(path + ".per_rank", given(fit.has_per_rank(), fit.per_rank())),
+                       .bus = reader.number(path + ".bus", given(fit.has_bus(), fit.bus()), 0, 1),
+                       .small_group = reader.number(path + ".small_group", given(fit.has_small_group(), fit.small_group()), -1e-9, 1),
+                       .pipeline = reader.duration(path + ".pipeline", given(fit.has_pipeline(), fit.pipeline()))};
+  if (!fit.has_quick_bus()) return result;
+  result.quick_fixed = reader.duration(path + ".quick_fixed", given(fit.has_quick_fixed(), fit.quick_fixed()));
+  result.quick_per_rank = reader.duration(path + ".quick_per_rank", given(fit.has_quick_per_rank(), fit.quick_per_rank()));
+  result.quick_bus = reader.number(path + ".quick_bus", fit.quick_bus(), 0, 1);
+  return result;
 }
 
 void read_collectives(const files::CollectiveFits& fits, const FieldReader& reader, KernelFit& fit) {
@@ -221,6 +171,57 @@ GemmTileFit gemm_tile_fit(const files::GemmTile& tile, const FieldReader& reader
               tile.has_weight_gradient() ? reader.number("gemm_tile.weight_gradient", tile.weight_gradient(), 0, kMostSlowdown) : 1};
 }
 
+ExpertExchange expert_exchange(const files::ExpertExchange& exchange, const std::string& path, const FieldReader& reader) {
+  ExpertExchange result;
+  if (exchange.library() != "deep-ep" && exchange.library() != "hybrid-ep") {
+    reader.fail(path + ".library", "found \"" + exchange.library() + "\", wanted deep-ep or hybrid-ep");
+  }
+  result.library = exchange.library() == "deep-ep" ? CollectiveLibrary::kDeepEp : CollectiveLibrary::kHybridEp;
+  result.fixed = reader.duration(path + ".fixed", given(exchange.has_fixed(), exchange.fixed()));
+  result.sms = reader.count(path + ".sms", given(exchange.has_sms(), exchange.sms()));
+  for (int i = 0; i < exchange.rate_size(); ++i) {
+    const files::ExpertRate& rate = exchange.rate(i);
+    const std::string at = path + ".rate[" + std::to_string(i) + "].";
+    result.rates.push_back({.ranks = reader.count(at + "ranks", given(rate.has_ranks(), rate.ranks())),
+                            .dispatch = reader.rate(at + "dispatch", given(rate.has_dispatch(), rate.dispatch())),
+                            .combine = reader.rate(at + "combine", given(rate.has_combine(), rate.combine()))});
+  }
+  if (result.rates.empty()) reader.fail(path + ".rate", "found none, wanted at least one");
+  std::stable_sort(result.rates.begin(), result.rates.end(), [](const ExpertRate& a, const ExpertRate& b) { return a.ranks < b.ranks; });
+  return result;
+}
+
+// Of the file itself, not of its bases: what they were fitted on says nothing of another machine.
+std::vector<FitRecord> fit_records(const files::Machine& own, const FieldReader& reader) {
+  std::vector<FitRecord> records;
+  for (int i = 0; i < own.fit_size(); ++i) {
+    const files::FitRecord& record = own.fit(i);
+    const std::string at = "fit[" + std::to_string(i) + "].";
+    constexpr double kMostError = 10;
+    const auto fraction = [&](const char* field, bool has, double value) {
+      return has ? reader.number(at + field, value, -kMostError, kMostError) : 0;
+    };
+    static const std::string classes[] = {"gemm", "attention", "memory", "collective"};
+    if (std::find(std::begin(classes), std::end(classes), record.op_class()) == std::end(classes)) {
+      reader.fail(at + "op_class", "found \"" + record.op_class() + "\", wanted gemm, attention, memory or collective");
+    }
+    static const std::string parts[] = {"", "weight-gradient", "inference", "fp32"};
+    if (std::find(std::begin(parts), std::end(parts), record.part()) == std::end(parts)) {
+      reader.fail(at + "part", "found \"" + record.part() + "\", wanted weight-gradient, inference, fp32 or none");
+    }
+    records.push_back({.op_class = record.op_class(),
+                       .data = record.data(),
+                       .conditions = record.conditions(),
+                       .part = record.part(),
+                       .fitted_rows = record.fitted_rows(),
+                       .held_out_rows = record.held_out_rows(),
+                       .fitted_error = fraction("fitted_error", record.has_fitted_error(), record.fitted_error()),
+                       .held_out_error = fraction("held_out_error", record.has_held_out_error(), record.held_out_error()),
+                       .held_out_bias = fraction("held_out_bias", record.has_held_out_bias(), record.held_out_bias())});
+  }
+  return records;
+}
+
 KernelFit kernel_fit(const files::Machine& machine, const FieldReader& reader) {
   KernelFit fit;
   const files::GemmFit& gemm = machine.gemm();
@@ -240,8 +241,14 @@ KernelFit kernel_fit(const files::Machine& machine, const FieldReader& reader) {
   fit.memory_softmax = reader.number("memory_kernels.softmax", given(memory.has_softmax(), memory.softmax()), 0, 1);
   fit.memory_unfused = reader.number("memory_kernels.unfused", given(memory.has_unfused(), memory.unfused()), 0, 1);
   fit.memory_gather = reader.number("memory_kernels.gather", given(memory.has_gather(), memory.gather()), 0, 1);
+  constexpr double kQuantize = 0.70;  // kernels of Transformer Engine on B200 and B300: accuracy.md C.3
+  fit.memory_quantize = memory.has_quantize() ? reader.number("memory_kernels.quantize", memory.quantize(), 0, 1) : kQuantize;
+  fit.memory_top_k = memory.has_top_k() ? reader.number("memory_kernels.top_k", memory.top_k(), 0, 1) : fit.memory_softmax;
   if (machine.has_gemm_tile()) fit.gemm_tile = gemm_tile_fit(machine.gemm_tile(), reader);
   read_collectives(machine.collectives(), reader, fit);
+  for (int i = 0; i < machine.expert_exchange_size(); ++i) {
+    fit.expert_exchanges.push_back(expert_exchange(machine.expert_exchange(i), "expert_exchange[" + std::to_string(i) + "]", reader));
+  }
   fit.kernel_issue = reader.duration("kernel_issue", given(machine.has_kernel_issue(), machine.kernel_issue()));
   fit.copy_issue = reader.duration("copy_issue", given(machine.has_copy_issue(), machine.copy_issue()));
   fit.copy_fixed = reader.duration("copy_fixed", given(machine.has_copy_fixed(), machine.copy_fixed()));
@@ -309,8 +316,7 @@ void read_host_side(const files::Cluster& message, const FieldReader& reader, Cl
 
 }  // namespace
 
-GpuSpec load_gpu(const std::string& name_or_file, FieldValues overrides) {
-  const auto loaded = load<files::Machine>(machine_files(), name_or_file, overrides, "--hardware");
+static GpuSpec gpu_spec(const Loaded<files::Machine>& loaded) {
   files::Machine machine = loaded.message;
   // A user who states the efficiency of matrix products means it for all shapes, as roofline3 does.
   const auto& paths = loaded.overridden;
@@ -334,9 +340,27 @@ GpuSpec load_gpu(const std::string& name_or_file, FieldValues overrides) {
   gpu.host_link = machine.host_link();
   gpu.library_workspace = reader.bytes("library_workspace", given(machine.has_library_workspace(), machine.library_workspace()));
   gpu.fit = kernel_fit(machine, reader);
+  gpu.fits = fit_records(machine, reader);
   gpu.usual_cluster = machine.usual_cluster();
   gpu.assumptions.assign(machine.assumption().begin(), machine.assumption().end());
   return gpu;
+}
+
+GpuSpec load_gpu(const std::string& name_or_file, FieldValues overrides) {
+  return gpu_spec(load<files::Machine>(machine_files(), name_or_file, overrides, "--hardware"));
+}
+
+GpuSpec gpu_from_text(const std::string& name, const std::string& file, const std::string& text) {
+  const CatalogSource source{name, file, text};
+  return gpu_spec({source, with_bases<files::Machine>(machine_files(), source, "--hardware", 0), {}});
+}
+
+std::string machine_fields_text(FieldValues facts) {
+  files::Machine machine;
+  for (const auto& [path, value] : facts) set_field(machine, path, value, "--set");
+  std::string text;
+  STEPSIM_CHECK(google::protobuf::TextFormat::PrintToString(machine, &text));
+  return text;
 }
 
 ClusterSpec load_cluster(const std::string& name_or_file, FieldValues overrides) {
@@ -368,13 +392,7 @@ ClusterSpec usual_cluster(const GpuSpec& gpu) {
   return load_cluster(gpu.usual_cluster);
 }
 
-static std::vector<std::string> names(std::span<const EmbeddedFile> files) {
-  std::vector<std::string> result;
-  for (const EmbeddedFile& file : files) result.emplace_back(file.name);
-  return result;
-}
-
-std::vector<std::string> gpu_names() { return names(machine_files()); }
-std::vector<std::string> cluster_names() { return names(cluster_files()); }
+std::vector<std::string> gpu_names() { return catalog_names(machine_files()); }
+std::vector<std::string> cluster_names() { return catalog_names(cluster_files()); }
 
 }  // namespace stepsim

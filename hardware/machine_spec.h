@@ -26,20 +26,50 @@ struct AttentionRate {
 };
 
 struct AttentionFit {
-  std::int8_t kernel = 0;  // as Attention::kernel; 3 is TensorRT-LLM's context attention, which the public inference data measured
+  std::int8_t kernel = 0;  // as Attention::kernel; 3, TensorRT-LLM's context attention, is what the public inference data measured
   Duration fixed{};
   double memory = 0;                 // fraction of memory bandwidth that bounds it from below
   std::vector<AttentionRate> rates;  // by (causal, head_dim)
 };
 
-// Time of a collective within an NVLink domain; w are the bytes that each GPU sends, n the ranks:
-//   fixed + per_rank (n - 1) + w / b + 2 sqrt(pipeline w / B), B = bus * link, b = B (1 - small_group / n).
+// Time of a collective within an NVLink domain; w are the bytes that each GPU sends, n the ranks. The lesser of what NCCL's protocols take:
+//   fixed + per_rank (n - 1) + w / b + 2 sqrt(pipeline w / B), B = bus * link, b = B (1 - small_group / n), and
+//   quick_fixed + quick_per_rank (n - 1) + w / (quick_bus * link), of little latency and bandwidth, for small messages.
 // The root is what chunks of the best size cost: more chunks overlap better and each costs `pipeline`.
 struct CollectiveFit {
   Duration fixed{}, per_rank{};
   double bus = 0;          // fraction of the link
-  double small_group = 0;  // below 2
+  double small_group = 0;  // at most 1, or more ranks would take less time
   Duration pipeline{};
+  Duration quick_fixed{}, quick_per_rank{};
+  double quick_bus = 0;  // 0: there is no such protocol
+};
+
+// Dispatch and combine of an expert-parallel library within an NVLink domain: fixed + bytes / rate at the number of ranks.
+struct ExpertRate {
+  std::int32_t ranks = 0;
+  BytesPerSecond dispatch, combine;
+};
+struct ExpertExchange {
+  CollectiveLibrary library = CollectiveLibrary::kNccl;
+  Duration fixed{};
+  std::int32_t sms = 0;           // that its kernels hold
+  std::vector<ExpertRate> rates;  // by ranks
+};
+
+// What a stack's sustained training takes over what the kernels of a machine's file take alone (stack_spec.h); 1 on the bare machine.
+struct SustainedSlowdown {
+  std::map<std::string, double> gemm;  // by dtype name of the operands; absent: 1
+  double attention = 1, memory = 1, collective = 1;
+};
+
+// How well constants meet the measurements: means of absolute relative errors of rows that were fitted and that were not.
+struct FitRecord {
+  std::string op_class;  // "gemm", "attention", "memory", "collective"
+  std::string data, conditions;
+  std::string part{};  // of the class that it is about: "weight-gradient", "inference", "fp32"; "": all of it
+  std::int64_t fitted_rows = 0, held_out_rows = 0;
+  double fitted_error = 0, held_out_error = 0, held_out_bias = 0;
 };
 
 // Matrix products by tiles on SMs (gemm_cost.h, kernels.md 2.1).
@@ -63,13 +93,16 @@ struct KernelFit {
   std::vector<AttentionFit> attention;   // the first stands for kernels that are not listed
   Duration memory_fixed{};               // t0 of memory-bound kernels
   double memory_fused = 0, memory_norm = 0, memory_softmax = 0, memory_unfused = 0, memory_gather = 0;  // fractions of memory bandwidth
+  double memory_quantize = 0, memory_top_k = 0;                                                         // likewise
   CollectiveFit all_reduce, gather, all_to_all;
+  std::vector<ExpertExchange> expert_exchanges;
   double collective_sms = 0;       // share of the SMs that a running collective takes from compute
   std::int32_t send_channels = 0;  // SMs of a send or receive
   Duration network_hop{};          // latency of a step between NVLink domains
   Duration kernel_issue{}, copy_issue{}, copy_fixed{};
   Duration pinned_allocation{};  // host time to allocate and pin one buffer
-  double pageable = 0;           // rate of pageable over pinned copies
+  SustainedSlowdown sustained;
+  double pageable = 0;  // rate of pageable over pinned copies
 };
 
 // A host copy moves what it has above `beyond` at these rates; beyond 0: one rate for every size.
@@ -95,6 +128,7 @@ struct GpuSpec {
   Bytes library_workspace;              // cuBLAS handles of main and autograd thread
   KernelFit fit;
   std::string usual_cluster;
+  std::vector<FitRecord> fits;
   std::vector<std::string> assumptions;  // derived or unsourced numbers, each a sentence for the user
 };
 

@@ -1,13 +1,12 @@
 #include "hardware/roofline_cost_model.h"
 
+#include <deque>
 #include <map>
 #include <mutex>
-#include <tuple>
 #include <utility>
 
-#include "hardware/collective_cost.h"
-#include "hardware/gemm_cost.h"
-#include "hardware/kernel_cost.h"
+#include "hardware/work_cost.h"
+#include "hardware/work_memo.h"
 #include "sim/check.h"
 
 namespace stepsim {
@@ -58,16 +57,6 @@ std::vector<DeviceResources> resources_by_device(const Machine& machine) {
   return devices;
 }
 
-DeviceCost device_cost(const GpuSpec& gpu, const ClusterSpec& cluster, const OpWork& work, TransferSide side) {
-  if (const auto* gemm = std::get_if<Gemm>(&work)) return gemm_cost(gpu, *gemm);
-  if (const auto* attention = std::get_if<Attention>(&work)) return attention_cost(gpu, *attention);
-  if (const auto* kernel = std::get_if<MemoryBound>(&work)) return memory_bound_cost(gpu, *kernel);
-  if (const auto* collective = std::get_if<Collective>(&work)) return collective_cost(gpu, cluster, *collective, side);
-  if (const auto* copy = std::get_if<Copy>(&work)) return copy_cost(gpu, cluster, *copy);
-  STEPSIM_CHECK(std::holds_alternative<Marker>(work));  // given costs belong to GivenCostModel
-  return {};
-}
-
 }  // namespace
 
 struct RooflineCostModel::Tables {
@@ -75,14 +64,12 @@ struct RooflineCostModel::Tables {
   ClusterSpec cluster;
   std::vector<DeviceResources> devices;
 
-  // Loads must outlive the call, so each (work, device, side) is kept; the map never moves its values.
-  struct Entry {
-    DeviceCost cost;
-    std::vector<Load> loads;
-  };
-  std::mutex mutex;
-  std::map<std::tuple<OpWork, DeviceId, TransferSide>, Entry> entries;
+  WorkMemo<DeviceCost> of_kind;  // on any device: all are of one kind
+  WorkMemo<Cost> of_device;
+  std::deque<std::vector<Load>> load_lists;  // of the costs; what was added keeps its place
+  std::mutex inserting;
 
+  const DeviceCost& device_cost(const OpWork& work, TransferSide side);
   std::vector<Load> loads(const DeviceCost& cost, const DeviceResources& device) const;
 };
 
@@ -127,39 +114,31 @@ RooflineCostModel::RooflineCostModel(const GpuSpec& gpu, const ClusterSpec& clus
 
 RooflineCostModel::~RooflineCostModel() = default;
 
-Cost RooflineCostModel::cost(const OpWork& work, DeviceId device, TransferSide side) const {
-  const std::lock_guard lock(tables_->mutex);
-  STEPSIM_CHECK(device.valid());
-  STEPSIM_CHECK(static_cast<std::size_t>(device.index) < tables_->devices.size());
-  const auto key = std::tuple(work, device, side);
-  auto found = tables_->entries.find(key);
-  if (found == tables_->entries.end()) {
-    Tables::Entry entry{.cost = device_cost(tables_->gpu, tables_->cluster, work, side), .loads = {}};
-    entry.loads = tables_->loads(entry.cost, tables_->devices[static_cast<std::size_t>(device.index)]);
-    found = tables_->entries.emplace(key, std::move(entry)).first;
-  }
-  const Tables::Entry& entry = found->second;
-  return {.fixed = entry.cost.fixed, .alone = entry.cost.alone, .issue = entry.cost.issue, .loads = entry.loads};
+// Dear where a product tries all tiles, so it is not asked again for each device.
+const DeviceCost& RooflineCostModel::Tables::device_cost(const OpWork& work, TransferSide side) {
+  const DeviceCost* const known = of_kind.find(work, DeviceId{}, side);
+  return known != nullptr ? *known : of_kind.insert(work, DeviceId{}, side, work_cost(gpu, cluster, work, side));
 }
 
-std::string RooflineCostModel::bound_by(const OpWork& work) const {
-  const DeviceCost cost = device_cost(tables_->gpu, tables_->cluster, work, TransferSide::kBoth);
-  if (cost.fixed >= cost.alone) return "latency";
-  switch (cost.bound) {
-    case Bound::kLatency:
-      return "latency";
-    case Bound::kCompute:
-      return "compute";
-    case Bound::kFeed:
-      return "feed";
-    case Bound::kWaves:
-      return "waves";
-    case Bound::kMemory:
-      return "memory";
-    case Bound::kLink:
-      return "link";
-  }
-  check_failed("bound", __FILE__, __LINE__);
+Cost RooflineCostModel::cost(const OpWork& work, DeviceId device, TransferSide side) const {
+  const Cost* const known = tables_->of_device.find(work, device, side);
+  return known != nullptr ? *known : first_cost(work, device, side);
+}
+
+Cost RooflineCostModel::first_cost(const OpWork& work, DeviceId device, TransferSide side) const {
+  STEPSIM_CHECK(device.valid());
+  STEPSIM_CHECK(static_cast<std::size_t>(device.index) < tables_->devices.size());
+  const std::lock_guard lock(tables_->inserting);
+  const Cost* const known = tables_->of_device.find(work, device, side);  // another thread may have been faster
+  if (known != nullptr) return *known;
+  const DeviceCost& cost = tables_->device_cost(work, side);
+  tables_->load_lists.push_back(tables_->loads(cost, tables_->devices[static_cast<std::size_t>(device.index)]));
+  const Cost added{.fixed = cost.fixed, .alone = cost.alone, .issue = cost.issue, .loads = tables_->load_lists.back()};
+  return tables_->of_device.insert(work, device, side, added);
+}
+
+KernelExplanation RooflineCostModel::explained(const OpWork& work) const {
+  return kernel_explanation(tables_->gpu, tables_->cluster, work);
 }
 
 }  // namespace stepsim

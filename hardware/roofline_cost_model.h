@@ -1,11 +1,10 @@
-// The first cost model: roofline3 for matrix products, T(S) for attention, bytes for the rest, latency + bandwidth for collectives.
-// Constants come from GpuSpec (sources in hardware/data). Scope, limits and measured errors: hardware/README.md.
+// The first cost model: tiles or roofline3 for matrix products, T(S) for attention, bytes for the rest, latency + bandwidth for
+// collectives. Constants come from GpuSpec (sources in hardware/data). Scope, limits and measured errors: hardware/README.md.
 #pragma once
 
 #include <memory>
-#include <string>
-#include <vector>
 
+#include "hardware/kernel_explanation.h"
 #include "hardware/machine_spec.h"
 #include "sim/cost_model.h"
 #include "sim/machine.h"
@@ -22,11 +21,13 @@ class RooflineCostModel : public CostModel {
   // The machine must be make_machine(gpu, cluster, n).
   RooflineCostModel(const GpuSpec&, const ClusterSpec&, const Machine&);
   ~RooflineCostModel() override;
+  // Remembered: asked again it neither locks nor allocates. Any number of threads may ask.
   Cost cost(const OpWork& work, DeviceId device, TransferSide side = TransferSide::kBoth) const override;
-  // "compute", "memory", "latency", "link": what bounds it; for explain.
-  std::string bound_by(const OpWork& work) const;
+  KernelExplanation explained(const OpWork& work) const;
 
  private:
+  Cost first_cost(const OpWork& work, DeviceId device, TransferSide side) const;
+
   struct Tables;
   std::unique_ptr<Tables> tables_;
 };

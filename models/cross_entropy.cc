@@ -187,7 +187,8 @@ void chunk_forward(TemplateBuilder& builder, const Linear& head, ChunkedHead& ch
                     .k = tokens,
                     .dtype = shape.compute,
                     .transpose_b = true,
-                    .accumulate_fp32 = shape.gradient == DType::kFp32};
+                    .accumulate_fp32 = shape.gradient == DType::kFp32,
+                    .accumulate = builder.adds_to_gradients()};
   builder.gemm(kForward, head.name + " weight gradient", "", weight, {logits, input}, head.weight.gradient);
 }
 

@@ -60,6 +60,7 @@ static void require_fields(const files::Framework& message, const std::string& f
       {"frees_gathers_by_event", message.has_frees_gathers_by_event()},
       {"copies_updated_weights", message.has_copies_updated_weights()},
       {"always_clips", message.has_always_clips()},
+      {"fused_optimizer", message.has_fused_optimizer()},
       {"reads_gradient_norm", message.has_reads_gradient_norm()},
       {"creates_attention_mask", message.has_creates_attention_mask()},
       {"mask_per_sequence", message.has_mask_per_sequence()},
@@ -146,6 +147,7 @@ FrameworkPreset parse_framework(const std::string& text, const std::string& file
   preset.frees_gathers_by_event = message.frees_gathers_by_event();
   preset.copies_updated_weights = message.copies_updated_weights();
   preset.always_clips = message.always_clips();
+  preset.fused_optimizer = message.fused_optimizer();
   preset.reads_gradient_norm = message.reads_gradient_norm();
   preset.creates_attention_mask = message.creates_attention_mask();
   preset.mask_per_sequence = message.mask_per_sequence();

@@ -65,6 +65,7 @@ struct FrameworkPreset {
   // Optimizer
   bool copies_updated_weights = false;  // fp32 master weights to 16-bit ones in a kernel of its own
   bool always_clips = false;            // gradients are scaled whatever their norm is
+  bool fused_optimizer = true;          // one kernel an update; false: torch's elementwise kernels over lists of tensors (foreach)
   bool reads_gradient_norm = true;      // the host waits for the norm before it launches the update
   // Host
   bool host_issue = true;  // launches cost host time

@@ -22,7 +22,8 @@ void weight_gradient(TemplateBuilder& builder, const Linear& linear, SlotIndex i
                   .k = shape.tokens,
                   .dtype = shape.compute,
                   .transpose_b = true,
-                  .accumulate_fp32 = shape.gradient == DType::kFp32};
+                  .accumulate_fp32 = shape.gradient == DType::kFp32,
+                  .accumulate = builder.adds_to_gradients()};
   builder.gemm(kBackward, linear.name + " weight gradient", linear.module, work, {output_gradient, input}, linear.weight.gradient);
 }
 

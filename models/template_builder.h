@@ -83,6 +83,9 @@ class TemplateBuilder {
   // Nothing where the group has one rank.
   void collective(Direction, const CollectiveCall& call);
 
+  // Weight gradients are added to a 16-bit buffer of their own dtype, which is read too. A 32-bit one always is: Gemm::accumulate_fp32.
+  bool adds_to_gradients() const { return context_.framework.gradients_always_allocated && shape_.gradient != DType::kFp32; }
+
   Bytes size(SlotIndex slot) const { return slots_[static_cast<std::size_t>(slot)].size; }
   const std::string& module_of(SlotIndex slot) const { return slots_[static_cast<std::size_t>(slot)].module; }
 

@@ -96,6 +96,8 @@ struct TrafficOf {
     switch (work.kind) {
       case CollectiveKind::kAllReduce:
       case CollectiveKind::kAllToAll:
+      case CollectiveKind::kDispatch:
+      case CollectiveKind::kCombine:
         return saturated(2 * message);
       case CollectiveKind::kAllGather:
       case CollectiveKind::kReduceScatter:

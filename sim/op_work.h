@@ -27,7 +27,8 @@ struct Attention {
   std::int64_t batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, head_dim = 0;
   DType dtype = DType::kBf16;
   bool causal = true, backward = false;
-  std::int8_t kernel = 0;  // AttentionKernel of the builder's kernel set: 0 flash 2, 1 flash 3, 2 cuDNN
+  // AttentionKernel of the builder's kernel set: 0 flash 2, 1 flash 3, 2 cuDNN, 3 TensorRT-LLM, 4 flash 1 in Triton, 5 flash 4
+  std::int8_t kernel = 0;
   friend auto operator<=>(const Attention&, const Attention&) = default;
 };
 
@@ -37,6 +38,8 @@ enum class MemoryKernel : std::int8_t {
   kSoftmax,           // scale+mask+softmax over the last dimension
   kUnfused,           // eager elementwise, norm or softmax built of several kernels
   kGather,            // embedding rows, permutations
+  kQuantize,          // casts to 8 and 4 bits with their scales and largest values
+  kTopK,              // selection of experts
 };
 
 // A kernel bound by memory traffic. FLOPs are not counted in any convention.
@@ -46,14 +49,28 @@ struct MemoryBound {
   friend auto operator<=>(const MemoryBound&, const MemoryBound&) = default;
 };
 
-enum class CollectiveKind : std::int8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kSendReceive };
+enum class CollectiveKind : std::int8_t {
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kBroadcast,
+  kSendReceive,
+  kDispatch,
+  kCombine
+};
 
-// `message` is the full tensor: what an all-gather ends with, a reduce-scatter starts from, an all-reduce keeps.
+// Who moves the bytes: kernels of NCCL, or those of an expert-parallel library (dispatch and combine).
+enum class CollectiveLibrary : std::int8_t { kNccl, kDeepEp, kHybridEp };
+
+// `message` is the full tensor: what an all-gather ends with, a reduce-scatter starts from, an all-reduce keeps. All-to-all: the buffer of
+// one rank. Dispatch and combine: what one rank sends, or gets back, in all, a token once for each rank that it goes to, its own included.
 struct Collective {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   Bytes message{};
   std::int32_t ranks = 1;
   std::int32_t stride = 1;  // distance of neighbouring ranks in the machine: 1 = consecutive GPUs (tensor parallel)
+  CollectiveLibrary library = CollectiveLibrary::kNccl;  // of a dispatch or combine
   friend auto operator<=>(const Collective&, const Collective&) = default;
 };
 

@@ -50,6 +50,17 @@ struct ValidateArguments {
 };
 int validate_command(const ValidateArguments& arguments);
 
+struct CalibrateArguments {
+  std::vector<std::string> files{};
+  std::string gpu, base, conditions, repeats, ranks, collective, software;
+  std::vector<std::string> sets{};
+  std::string output, json;  // output "": stdout, unless that carries the JSON
+  std::string recipe, data;
+  bool write = false;
+};
+int calibrate_command(const CalibrateArguments& arguments);
+int recipe_command(const CalibrateArguments& arguments);  // --recipe
+
 // The file name of --trace must end in .json or .json.gz.
 void check_trace_name(const std::string& path);
 

@@ -87,11 +87,17 @@ ComparedStep compared_step(const std::string& label, const Job& job, const StepR
                     .fits = memory.fits,
                     .short_by = memory.short_by,
                     .host_short_by = memory.host_short_by,
-                    .shares = time_shares(run.step.graph, run.run)};
+                    .shares = time_shares(run.step.graph, run.run),
+                    .banded = banded_step(job, run.run, run.step.graph)};
   for (const JobValue& value : job.values) step.set[value.path] = value.value;
   for (const auto& [field, value] : job.entries.machine) step.set["hardware." + field] = value;
   for (const auto& [field, value] : job.entries.cluster) step.set["cluster." + field] = value;
   return step;
+}
+
+std::optional<DifferenceBand> step_difference(const ComparedStep& base, const ComparedStep& other) {
+  if (!base.banded || !other.banded) return std::nullopt;
+  return difference_band(*base.banded, *other.banded);
 }
 
 std::vector<ChangedValue> changed_values(const std::vector<ComparedStep>& steps) {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/step_run.h"
+#include "tools/step_time_band.h"
 
 namespace stepsim {
 
@@ -29,6 +29,7 @@ struct ComparedStep {
   bool fits = true;
   Bytes short_by{}, host_short_by{};
   std::map<std::string, Duration> shares{};  // time_shares()
+  std::optional<BandedStep> banded{};        // none: the step was stopped
 };
 ComparedStep compared_step(const std::string& label, const Job& job, const StepRun& run);
 
@@ -47,7 +48,14 @@ struct OpDifference {
 };
 std::vector<OpDifference> op_differences(const ComparedStep& base, const ComparedStep& other);
 
-// The first step is what the others are compared with; at least two. A table, then the five differences of each that explain most.
+// None where one of the steps was stopped.
+std::optional<DifferenceBand> step_difference(const ComparedStep& base, const ComparedStep& other);
+
+// "2 is +6.1 % [+5.0, +7.4], sign certain"; the steps' numbers count from 1.
+std::string difference_band_text(const DifferenceBand& band, std::size_t number);
+
+// The first step is what the others are compared with; at least two. A table, then of each its difference with the band, and the five
+// parts of it that explain most.
 std::string comparison_text(const std::vector<ComparedStep>& steps);
 std::string comparison_json(const std::vector<ComparedStep>& steps);
 

@@ -95,7 +95,9 @@ std::string explained_text(const ComparedStep& base, const ComparedStep& other, 
   std::vector<OpDifference> differences = op_differences(base, other);
   Duration all{};
   for (const OpDifference& each : differences) all += each.difference();
-  std::string text = fmt::format("from 1 to {}: {:+.2f} ms, of which\n", number, seconds(all) * 1e3);
+  std::string text;
+  if (const std::optional<DifferenceBand> band = step_difference(base, other)) text = difference_band_text(*band, number) + "\n";
+  text += fmt::format("from 1 to {}: {:+.2f} ms, of which\n", number, seconds(all) * 1e3);
   if (differences.empty()) return text + "nothing takes another time\n";
   std::vector<std::vector<std::string>> table = {{"what", "1 ms", fmt::format("{} ms", number), "difference"}};
   const std::size_t listed = std::min(differences.size(), kMostExplained);
@@ -112,6 +114,15 @@ std::string explained_text(const ComparedStep& base, const ComparedStep& other, 
   return text + table_text(table);
 }
 
+// Of the first step's time.
+Json difference_band_json(const DifferenceBand& band) {
+  Json json{{"lower", band.lower()}, {"upper", band.upper()}, {"cancels", band.shared}, {"sources", Json::array()}};
+  for (const BandSource& source : band.sources) {
+    json["sources"].push_back({{"name", source.name}, {"lower", source.range.lower}, {"upper", source.range.upper}});
+  }
+  return json;
+}
+
 Json difference_json(const ComparedStep& base, const ComparedStep& other) {
   Json json = Json::object();
   for (std::size_t i = 0; i < base.figures.size(); ++i) {
@@ -122,6 +133,10 @@ Json difference_json(const ComparedStep& base, const ComparedStep& other) {
     }
     json[base.figures[i].key] = {{"absolute", *b - *a}, {"relative", *a == 0 ? Json(nullptr) : Json(*b / *a - 1)}};
   }
+  const std::optional<DifferenceBand> band = step_difference(base, other);
+  json["difference"] = band ? Json(band->difference) : Json(nullptr);
+  json["difference_band"] = band ? difference_band_json(*band) : Json(nullptr);
+  json["sign_certain"] = band ? Json(band->sign_certain()) : Json(nullptr);
   json["ops"] = Json::array();
   const std::vector<OpDifference> ops = op_differences(base, other);
   const auto exact_seconds = [](Duration time) { return static_cast<double>(time.count()) / 1e12; };
@@ -135,6 +150,14 @@ Json difference_json(const ComparedStep& base, const ComparedStep& other) {
 }
 
 }  // namespace
+
+std::string difference_band_text(const DifferenceBand& band, std::size_t number) {
+  if (band.difference == 0 && band.range.lower == 0 && band.range.upper == 0) return fmt::format("{} is as fast as 1", number);
+  const auto percent = [](double fraction) { return fmt::format("{:+.1f}", 100 * fraction); };
+  const char* const sign = band.sign_certain() ? "sign certain" : "sign not certain";
+  return fmt::format("{} is {} % [{}, {}], {}; {}", number, percent(band.difference), percent(band.lower()), percent(band.upper()), sign,
+                     band.shared.empty() ? "no errors cancel" : "errors of " + band.shared + " cancel");
+}
 
 std::string comparison_text(const std::vector<ComparedStep>& steps) {
   STEPSIM_CHECK(steps.size() >= 2);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -72,7 +73,10 @@ std::string explain_json(const Job& job, const StepRun& run, const Explanation& 
                            {"time_s", in_seconds(op.time)},
                            {"slowed_s", in_seconds(op.slowed)},
                            {"waiting_s", in_seconds(op.waiting)},
-                           {"bound_by", op.bound_by}});
+                           {"bound_by", op.kernel.bound_by},
+                           {"efficiency", op.kernel.efficiency},
+                           {"efficiency_of", op.kernel.of},
+                           {"detail", op.kernel.detail}});
   }
   json["modules"] = module_json(modules);
   json["offload_modules"] = Json::array();
@@ -158,42 +162,50 @@ static std::string scope_of(const Job& job) {
 }
 
 struct OpTotal {
+  std::string name{};  // without layer and micro-batch
   std::size_t count = 0;
   double flops = 0, memory_mib = 0, link_mib = 0;
   Duration time{}, waiting{};
-  std::string bound_by{};  // of the first
+  KernelExplanation kernel{};  // of the first
 };
 
 // Ops alike in all but their layer, summed up, in the order of their first start.
-static std::string ops_text(const Job& job, const StepRun& run, const Explanation& explained) {
-  std::map<std::string, OpTotal> totals;
-  std::vector<std::string> order;
-  Duration all{};
-  for (std::size_t i = 0; i < explained.ops.size(); ++i) {
-    const Op& op = run.step.graph.op(explained.ops[i].op);
-    const std::string name = explained.ops[i].phase + " " + std::string(run.step.graph.label(op.kind));
-    const auto [total, added] = totals.insert({name, {.bound_by = explained.ops[i].bound_by}});
-    if (added) order.push_back(name);
-    OpTotal& sum = total->second;
+static std::vector<OpTotal> op_totals(const StepRun& run, const Explanation& explained) {
+  std::vector<OpTotal> totals;
+  std::map<std::string, std::size_t> places;
+  for (const OpAccount& op : explained.ops) {
+    const std::string name = op.phase + " " + std::string(run.step.graph.label(run.step.graph.op(op.op).kind));
+    const auto [place, added] = places.try_emplace(name, totals.size());
+    if (added) totals.push_back({.name = name, .kernel = op.kernel});
+    OpTotal& sum = totals[place->second];
     ++sum.count;
-    sum.flops += explained.ops[i].flops.value;
-    sum.memory_mib += mib(explained.ops[i].memory);
-    sum.link_mib += mib(explained.ops[i].link);
-    sum.time += explained.ops[i].time;
-    sum.waiting += explained.ops[i].waiting;
-    all += explained.ops[i].time;
+    sum.flops += op.flops.value;
+    sum.memory_mib += mib(op.memory);
+    sum.link_mib += mib(op.link);
+    sum.time += op.time;
+    sum.waiting += op.waiting;
   }
+  return totals;
+}
+
+static Duration time_of(const std::vector<OpTotal>& totals) {
+  Duration all{};
+  for (const OpTotal& total : totals) all += total.time;
+  return all;
+}
+
+static std::string ops_text(const Job& job, const std::vector<OpTotal>& totals) {
   std::vector<std::vector<std::string>> table = {
-      {"op", "times", "GFLOP each", "HBM MiB each", "link MiB each", "us each", "us waiting", "ms in all", "share", "bound by"}};
-  for (const std::string& name : order) {
-    const OpTotal& total = totals.at(name);
+      {"op", "times", "GFLOP each", "HBM MiB each", "link MiB each", "us each", "us waiting", "ms in all", "share"}};
+  const double all_s = seconds(time_of(totals));
+  for (const OpTotal& total : totals) {
     const double times = static_cast<double>(total.count);
     const std::string waiting = total.waiting > Duration{} ? fmt::format("{:.1f}", 1e6 * seconds(total.waiting) / times) : "";
-    const double time_s = seconds(total.time), all_s = seconds(all);
-    table.push_back({name, std::to_string(total.count), fmt::format("{:.3f}", total.flops * 1e-9 / times),
+    const double time_s = seconds(total.time);
+    table.push_back({total.name, std::to_string(total.count), fmt::format("{:.3f}", total.flops * 1e-9 / times),
                      fmt::format("{:.2f}", total.memory_mib / times), fmt::format("{:.2f}", total.link_mib / times),
                      fmt::format("{:.1f}", 1e6 * time_s / times), waiting, fmt::format("{:.2f}", 1e3 * time_s),
-                     all_s > 0 ? fmt::format("{:.1f} %", 100 * time_s / all_s) : "", total.bound_by});
+                     all_s > 0 ? fmt::format("{:.1f} %", 100 * time_s / all_s) : ""});
   }
   const std::string note = job.training.global_batch > job.training.micro_batch ? ", and the ops of the whole step" : "";
   return "ops of " + scope_of(job) + note +
@@ -203,11 +215,63 @@ static std::string ops_text(const Job& job, const StepRun& run, const Explanatio
          table_text(table);
 }
 
+// "compute 61.2 %, memory 30.1 %": shares of the ops' time by what bounds them, the largest first.
+static std::string bound_shares(const std::vector<OpTotal>& totals) {
+  std::vector<std::pair<std::string, Duration>> shares;
+  for (const OpTotal& total : totals) {
+    const auto known = std::find_if(shares.begin(), shares.end(), [&](const auto& share) { return share.first == total.kernel.bound_by; });
+    if (known == shares.end()) {
+      shares.emplace_back(total.kernel.bound_by, total.time);
+    } else {
+      known->second += total.time;
+    }
+  }
+  std::stable_sort(shares.begin(), shares.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::string text;
+  const double all_s = seconds(time_of(totals));
+  for (const auto& [bound, time] : shares) {
+    text += fmt::format("{}{} {:.1f} %", text.empty() ? "" : ", ", bound, all_s > 0 ? 100 * seconds(time) / all_s : 0);
+  }
+  return text;
+}
+
+// As many of the parts "a, b, c" as fit.
+static std::string whole_parts(const std::string& text, std::size_t width) {
+  if (text.size() <= width) return text;
+  const std::size_t end = text.rfind(", ", width);
+  return end == std::string::npos ? "" : text.substr(0, end);
+}
+
+static std::string bounds_text(const std::vector<OpTotal>& totals) {
+  constexpr std::size_t kMostName = 40;
+  std::vector<OpTotal> by_time = totals;
+  std::stable_sort(by_time.begin(), by_time.end(), [](const OpTotal& a, const OpTotal& b) { return a.time > b.time; });
+  std::vector<std::vector<std::string>> table = {{"op", "bound by", "reached", "kernel"}};
+  std::array<std::size_t, 3> widths{};
+  for (const OpTotal& total : by_time) {
+    const std::string name = total.name.size() <= kMostName ? total.name : total.name.substr(0, kMostName - 2) + "..";
+    table.push_back({name, total.kernel.bound_by, fmt::format("{:.1f} % of {}", 100 * total.kernel.efficiency, total.kernel.of)});
+    for (std::size_t i = 0; i < widths.size(); ++i) widths[i] = std::max({widths[i], table.back()[i].size(), table.front()[i].size()});
+  }
+  const std::size_t used = widths[0] + widths[1] + widths[2] + 2 * widths.size();
+  for (std::size_t i = 0; i < by_time.size(); ++i) {
+    table[i + 1].push_back(whole_parts(by_time[i].kernel.detail, kColumns > used ? kColumns - used : 0));
+  }
+  TextLines head;
+  head.add("", "what bounds them, alone on the device, by time: " + bound_shares(totals));
+  head.add(
+      "",
+      "(compute: FLOPs on tensor cores; feed: operands on their way there; waves: tiles that do not fill the SMs; memory: HBM; latency: "
+      "the part that no size changes. reached: of that rate, over the whole time of the op; --json has all of it)");
+  return head.text() + table_text(table);
+}
+
 std::string explain_text(const Job& job, const StepRun& run, const Explanation& explained) {
   std::vector<std::vector<std::string>> values = {{"value", "", "from"}};
   for (const JobValue& value : job.values) values.push_back({value.path, value.value, value.source});
+  const std::vector<OpTotal> totals = op_totals(run, explained);
   return "the job\n" + table_text(values) + "\n" + scope_of(job) + "\n" + stages_text(job, run) + layers_text(explained) +
-         "\nsaved tensors\n" + tensors_text(explained) + "\n" + ops_text(job, run, explained);
+         "\nsaved tensors\n" + tensors_text(explained) + "\n" + ops_text(job, totals) + "\n" + bounds_text(totals);
 }
 
 static std::string tensors_of(const ModuleAccount& module) {

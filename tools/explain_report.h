@@ -32,7 +32,8 @@ struct TensorAccount {
 struct OpAccount {
   OpId op{};
   std::int32_t stage = 0;  // of its first part: the sender's, of a transfer
-  std::string name, phase, bound_by;
+  std::string name, phase;
+  KernelExplanation kernel{};
   Flops flops{};
   Bytes memory{}, link{};
   TimePoint start{};

@@ -24,6 +24,8 @@ static Bytes link_bytes(const OpWork& work) {
     case CollectiveKind::kAllGather:
     case CollectiveKind::kReduceScatter:
     case CollectiveKind::kAllToAll:
+    case CollectiveKind::kDispatch:
+    case CollectiveKind::kCombine:
       return Bytes(share);
     case CollectiveKind::kBroadcast:
     case CollectiveKind::kSendReceive:
@@ -70,6 +72,18 @@ static std::map<OpId, TimePoint> first_parts(const StepResult& result) {
   return first;
 }
 
+// As the model has it; what a profile decided reaches as much more or less as it takes less or more time.
+static KernelExplanation explained_kernel(const StepRun& run, const OpWork& work, DeviceId device) {
+  KernelExplanation kernel = run.modelled->explained(work);
+  const CostOrigin origin = run.profiled != nullptr ? run.profiled->origin(work) : CostOrigin::kModelled;
+  if (origin == CostOrigin::kModelled) return kernel;
+  const Cost modelled = run.modelled->cost(work, device), profiled = run.profiled->cost(work, device);
+  const double time_s = seconds(profiled.fixed + profiled.alone);
+  if (time_s > 0) kernel.efficiency *= seconds(modelled.fixed + modelled.alone) / time_s;
+  kernel.detail = (origin == CostOrigin::kMeasured ? "measured" : "interpolated") + (kernel.detail.empty() ? "" : ", " + kernel.detail);
+  return kernel;
+}
+
 static void add_ops(const StepRun& run, const LayerRows& rows, Explanation& explained) {
   const OpGraph& graph = run.step.graph;
   const std::map<OpId, TimePoint> first = first_parts(run.run.result);
@@ -84,7 +98,7 @@ static void add_ops(const StepRun& run, const LayerRows& rows, Explanation& expl
                              .stage = stage,
                              .name = graph.op_name(timed.op),
                              .phase = std::string(kPhaseNames[static_cast<std::size_t>(phase)]),
-                             .bound_by = run.costs->bound_by(work),
+                             .kernel = explained_kernel(run, work, DeviceId{stage}),
                              .flops = arithmetic(work),
                              .memory = memory_traffic(work),
                              .link = link_bytes(work),

@@ -13,7 +13,9 @@
 #include "tools/idle_settings.h"
 #include "tools/job_parallel.h"
 #include "tools/job_placement.h"
+#include "tools/job_stack.h"
 #include "tools/job_values.h"
+#include "tools/profile_file.h"
 
 namespace stepsim {
 
@@ -195,6 +197,11 @@ static void resolve_training(JobValues& values, Job& job) {
   job.stop_at_out_of_memory = values.flag("training.stop_at_out_of_memory");
 }
 
+static void resolve_profile(JobValues& values, Job& job) {
+  const std::optional<std::string> file = values.optional_text("hardware.profile");
+  if (file) job.profile = std::make_shared<const KernelProfile>(load_kernel_profile(*file, job.gpu));
+}
+
 static void resolve_convention(JobValues& values, Job& job) {
   std::vector<std::string_view> names;
   std::vector<std::string> texts;
@@ -214,6 +221,8 @@ static Job resolved(const JobEntries& entries) {
   resolve_framework(values, job);
   resolve_hardware(values, entries, job);
   resolve_training(values, job);
+  resolve_stack(values, job);
+  resolve_profile(values, job);
   resolve_convention(values, job);
   resolve_parallel(values, job);
   count_neighbours(job);
@@ -224,7 +233,7 @@ static Job resolved(const JobEntries& entries) {
   job.values = values.values();
   job.warnings = idle_settings(job);
   job.files = entries.files;
-  for (const char* const path : {"model.name", "hardware.name", "hardware.cluster"}) {
+  for (const char* const path : {"model.name", "hardware.name", "hardware.cluster", "hardware.stack", "hardware.profile"}) {
     const auto entry = entries.values.find(path);
     if (entry != entries.values.end()) job.files.push_back(entry->second.value);
   }

@@ -3,11 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "hardware/kernel_profile.h"
 #include "hardware/machine_spec.h"
+#include "hardware/stack_spec.h"
 #include "models/flops.h"
 #include "models/framework_preset.h"
 #include "models/model_spec.h"
@@ -27,7 +30,9 @@ struct JobValue {
 
 struct Job {
   ModelSpec model{};
-  GpuSpec gpu{};
+  GpuSpec gpu{};                                   // with the stack's slowdowns
+  std::optional<StackSpec> stack{};                // none: the bare machine
+  std::shared_ptr<const KernelProfile> profile{};  // measured kernels, shared by copies of the job; null: none
   ClusterSpec cluster{};
   FrameworkPreset framework{};
   TrainingRecipe training{};

@@ -66,7 +66,7 @@ static bool add_override(JobEntries& entries, const FlagValue& flag) {
   const std::size_t dot = flag.path.find('.');
   if (flag.flag != "--set" || dot == std::string::npos) return false;
   const std::string section = flag.path.substr(0, dot), field = flag.path.substr(dot + 1);
-  if (section == "hardware" && field != "name" && field != "cluster" && field != "gpus") {
+  if (section == "hardware" && field != "name" && field != "cluster" && field != "gpus" && field != "stack") {
     entries.machine.emplace_back(field, flag.value);
     return true;
   }
@@ -178,6 +178,8 @@ JobEntries job_entries(const JobInput& input) {
     if (job.model().has_name()) job.mutable_model()->set_name(beside(input.file, job.model().name()));
     if (job.hardware().has_name()) job.mutable_hardware()->set_name(beside(input.file, job.hardware().name()));
     if (job.hardware().has_cluster()) job.mutable_hardware()->set_cluster(beside(input.file, job.hardware().cluster()));
+    if (job.hardware().has_stack()) job.mutable_hardware()->set_stack(beside(input.file, job.hardware().stack()));
+    if (job.hardware().has_profile()) job.mutable_hardware()->set_profile(beside(input.file, job.hardware().profile()));
     if (job.placement().has_name()) job.mutable_placement()->set_name(beside(input.file, job.placement().name()));
   }
   apply_flags(job, input.flags, places, entries);

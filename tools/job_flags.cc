@@ -9,6 +9,10 @@ static constexpr JobFlag kJobFlags[] = {
     {"--layers", "model.layers", "N", "another number of layers than the model's"},
     {"--hardware", "hardware.name", "NAME|FILE", "a catalog name or a .textproto"},
     {"--cluster", "hardware.cluster", "NAME|FILE", "node and network [the machine's usual one]"},
+    {"--stack", "hardware.stack", "NAME|FILE|none",
+     "slowdowns of sustained training; `list stacks` [what is known for machine and framework]"},
+    {"--profile", "hardware.profile", "FILE",
+     "measured kernels instead of modelled ones: profile.proto or the tables of `calibrate` [none]"},
     {"--gpus", "hardware.gpus", "N", "GPUs in all [tp x pp x dp]"},
     {"--framework", "framework.name", "NAME@VERSION", "[megatron-lm@2022-05 for LayerNorm+GeLU models, megatron-core@2025 otherwise]"},
     {"--sequence", "training.sequence", "S", "tokens of a sequence [as many as the model has learned positions]"},
@@ -42,15 +46,16 @@ static constexpr JobFlag kJobFlags[] = {
     {"--offload-modules", "placement.offload_modules", "A,B,...", "whose saved tensors go to host memory; see explain --module-table"},
     {"--offload-layers", "placement.offload_layers", "N", "only of the first N layers of a stage's chunk [all]"},
     {"--offload-groups-fraction", "placement.offload_groups_fraction", "F", "only the first part of the (layer, module) groups [1]"},
-    {"--prefetch-layers", "placement.prefetch_layers", "P", "copied back P layers ahead; 0: when compute reaches the tensor [1, or the placement's]"},
+    {"--prefetch-layers", "placement.prefetch_layers", "P",
+     "copied back P layers ahead; 0: when compute reaches the tensor [1, or the placement's]"},
     {"--max-in-flight", "placement.max_in_flight", "N", "copies out of a module at a time: N + 1 sets are resident [no limit]"},
     {"--offload-schedule", "placement.offload_schedule", "synchronous|issue-order|latency-hiding", "[issue-order]"},
 };
 
 // spec: the contract of the command line; each leaves this list when it is built.
-static constexpr std::string_view kLaterFlags[] = {"--trainable", "--stack",      "--fp8-recipe", "--cp",       "--ep",      "--dispatcher",
-                                                   "--imbalance", "--cuda-graph", "--report",     "--measured", "--backend", "--quality"};
-static constexpr std::string_view kLaterCommands[] = {"whatif", "place", "plan", "study", "import", "calibrate"};
+static constexpr std::string_view kLaterFlags[] = {"--trainable",  "--fp8-recipe", "--cp",       "--ep",      "--dispatcher", "--imbalance",
+                                                   "--cuda-graph", "--report",     "--measured", "--backend", "--quality"};
+static constexpr std::string_view kLaterCommands[] = {"whatif", "place", "plan", "study", "import"};
 
 std::span<const JobFlag> job_flags() { return kJobFlags; }
 std::span<const std::string_view> later_flags() { return kLaterFlags; }

@@ -24,9 +24,9 @@ static const std::vector<Format>& formats() {
       {"vtrain", {"Parameters (billion)", "iteration time (ms)"}, nullptr},
       {"megatron-golden", {"case", "golden", "mem_max_second"}, nullptr},
       {"gemm", {"op", "dtype", "m", "n", "k", "gpu", "latency_us"}, compare_gemm},
-      {"attention", {"op", "dtype", "causal", "batch", "seq", "heads", "kv_heads", "head_dim", "gpu", "latency_us"}, nullptr},
-      {"collective", {"op", "num_gpus", "message_bytes", "latency_us"}, nullptr},
-      {"elementwise", {"op", "rows", "cols", "gpu", "latency_us"}, nullptr},
+      {"attention", {"causal", "head_dim", "batch", "seq", "heads", "gpu", "latency_us"}, compare_attention},
+      {"collective", {"op", "num_gpus", "message_bytes", "gpu", "latency_us"}, compare_collective},
+      {"elementwise", {"op", "rows", "cols", "gpu", "latency_us"}, compare_elementwise},
       {"pipeline", {"schedule", "p", "m"}, compare_pipeline},
       {"offload", {"L", "f", "b", "d2h", "h2d", "keep_last", "max_resident", "lookahead", "head", "engines"}, compare_offload},
       {"placement", {}, nullptr}};

@@ -38,6 +38,16 @@ PublishedComparison compare_published(const std::string& format, const CsvTable&
 // kernels/gemm_aic_*.csv: op,dtype,m,n,k,gpu,latency_us.
 PublishedComparison compare_gemm(const CsvTable& table);
 
+// kernels/attn_aic_*.csv: op,dtype,causal,batch,seq,heads,kv_heads,head_dim,gpu,latency_us, TensorRT-LLM's kernel.
+// flash_attention_tables.csv: gpu,impl,pass,causal,head_dim,batch,seq,heads,tflops,latency_us, where a row without a latency gives FLOP/s.
+PublishedComparison compare_attention(const CsvTable& table);
+
+// kernels/nccl_aic.csv: op,num_gpus,message_bytes,gpu,latency_us.
+PublishedComparison compare_collective(const CsvTable& table);
+
+// kernels/neusight_vec_*.csv: op,rows,cols,gpu,latency_us; dtype, without which it is fp32.
+PublishedComparison compare_elementwise(const CsvTable& table);
+
 // schedules/pipeline_closed_forms.json: makespans and passes in flight of schedules whose stages are alike, exact. 1 unit of time is 1 ms:
 // rows with durations that are no whole number of picoseconds are skipped. P2P (none: 0) is overlapped as models/pipeline_program.h says.
 // InputError with the place: a row without its schedule, dimensions, durations or any makespan; a value of another type or below its range.

@@ -6,7 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/check.h"
+#include "tools/evidence.h"
 #include "tools/offload_report.h"
+#include "tools/profile_use.h"
+#include "tools/step_time_band.h"
 
 namespace stepsim {
 
@@ -204,6 +207,47 @@ static void add_critical_path(Json& json, const OpGraph& graph, const StepResult
   json["critical_path_steps"] = path.size();
 }
 
+// In seconds; what each source adds is a fraction of the step time.
+static Json band_json(const Job& job, const StepRun& run) {
+  const std::optional<BandedStep> banded = banded_step(job, run.run, run.step.graph);
+  if (!banded) return nullptr;
+  const StepTimeBand band = step_time_band(*banded);
+  Json json{{"lower", band.lower_s}, {"upper", band.upper_s}, {"sources", Json::array()}};
+  for (const BandSource& source : band.sources)
+    json["sources"].push_back({{"name", source.name},
+                               {"lower", source.range.lower},
+                               {"upper", source.range.upper},
+                               {"independent", source.independent},
+                               {"reason", source.reason}});
+  return json;
+}
+
+static Json profile_json(const Job& job, const StepRun& run) {
+  const std::optional<ProfileUse> use = profile_use(job, run);
+  if (!use) return nullptr;
+  Json json{{"file", use->file}, {"kernels", use->kernels}};
+  constexpr std::array<const char*, 3> kOrigins = {"measured", "interpolated", "modelled"};
+  for (std::size_t i = 0; i < kOrigins.size(); ++i) {
+    const OriginUse& origin = use->origins[i];
+    json[kOrigins[i]] = {{"works", origin.works}, {"ops", origin.ops}, {"time_s", in_seconds(origin.time)}};
+  }
+  return json;
+}
+
+static Json evidence_json(const Job& job) {
+  Json rows = Json::array();
+  for (const EvidenceRow& row : evidence_rows(job)) {
+    rows.push_back({{"of", row.of},
+                    {"source", row.source},
+                    {"conditions", row.conditions},
+                    {"rows", row.rows},
+                    {"error", optional_number(row.error)},
+                    {"bias", optional_number(row.bias)},
+                    {"fitted_error", optional_number(row.fitted_error)}});
+  }
+  return rows;
+}
+
 static Json out_of_memory_json(const OpGraph& graph, const StepResult& result, const std::vector<std::string>& role_names) {
   if (!result.out_of_memory) return nullptr;
   const OutOfMemory& out = *result.out_of_memory;
@@ -378,7 +422,7 @@ std::string run_json(const Job& job, const StepRun& run, const PlacementAlternat
   Json json = head_json();
   json["job"] = job_json(job);
   json["step_time_s"] = step_s;
-  json["step_time_band"] = nullptr;
+  json["step_time_band"] = band_json(job, run);
   json["tokens_per_s"] = timed ? Json(tokens / step_s) : Json(nullptr);
   json["tokens_per_s_per_gpu"] = timed ? Json(tokens / step_s / static_cast<double>(job.gpus)) : Json(nullptr);
   json["flops"] = flops_json(job, run);
@@ -398,10 +442,11 @@ std::string run_json(const Job& job, const StepRun& run, const PlacementAlternat
   json["offload"] = offload_json(job, run, alternatives.offload);
   json["alternatives"] = alternatives_json(alternatives);
   json["cheapest"] = cheapest_json(alternatives);
-  json["evidence"] = Json::array();
+  json["evidence"] = evidence_json(job);
+  json["profile"] = profile_json(job, run);
   json["warnings"] = all_warnings(job, run);
   for (const std::string& sentence : offload_warnings(job, run, alternatives.offload)) json["warnings"].push_back(sentence);
-  json["assumed"] = job.assumed;
+  json["assumed"] = all_assumed(job, run);
   json["not_modelled"] = not_modelled(run);
   json["simulation"] = simulation_json(graph, of_graph.result, run.wall_s);
   return text_of(json);
@@ -422,6 +467,7 @@ static Json deadlock_json(const OpGraph& graph, const StepResult& result) {
 std::string graph_run_json(const OpGraph& graph, const CostModel& costs, const GraphRun& run, const GraphNames& names, double wall_s) {
   Json json = head_json();
   json["step_time_s"] = in_seconds(run.result.end);
+  json["step_time_band"] = nullptr;  // of given times nothing is known
   json["memory"] = memory_json(run, run.worst_device, names.roles);
   json["time"] = time_json(run.time, names.phases);
   for (std::size_t i = 0; i < run.time.busy.size(); ++i) {

@@ -5,7 +5,10 @@
 #include <algorithm>
 
 #include "sim/check.h"
+#include "tools/evidence.h"
 #include "tools/offload_report.h"
+#include "tools/profile_use.h"
+#include "tools/step_time_band.h"
 #include "tools/text_lines.h"
 
 namespace stepsim {
@@ -28,10 +31,19 @@ static TimeUnit unit_of(Duration step) {
 
 static std::string number(Duration time, const TimeUnit& unit) { return fmt::format("{:.2f}", seconds(time) * unit.per_second); }
 
-static void add_verdict(const StepRun& run, const TimeUnit& unit, TextLines& lines) {
+// "step time 205.90 ms (190.12 to 240.30)".
+static std::string step_text(const Job& job, const StepRun& run, const TimeUnit& unit) {
+  const std::string step = fmt::format("{} {}", number(run.run.result.end, unit), unit.name);
+  if (run.run.stopped) return "stopped after " + step;
+  const std::optional<BandedStep> banded = banded_step(job, run.run, run.step.graph);
+  if (!banded) return "step time " + step;
+  const StepTimeBand band = step_time_band(*banded);
+  return fmt::format("step time {} ({:.2f} to {:.2f})", step, band.lower_s * unit.per_second, band.upper_s * unit.per_second);
+}
+
+static void add_verdict(const Job& job, const StepRun& run, const TimeUnit& unit, TextLines& lines) {
   const GraphRun& of_graph = run.run;
-  const std::string step = of_graph.stopped ? fmt::format("stopped after {} {}", number(of_graph.result.end, unit), unit.name)
-                                            : fmt::format("step time {} {} (no band yet)", number(of_graph.result.end, unit), unit.name);
+  const std::string step = step_text(job, run, unit);
   if (of_graph.result.out_of_memory) {
     const std::vector<std::string> roles(kRoleNames.begin(), kRoleNames.end());
     const OutOfMemoryText text = out_of_memory_text(run.step.graph, of_graph.result, roles);
@@ -328,7 +340,7 @@ static void add_warnings(const std::vector<std::string>& warnings, TextLines& li
 std::string run_summary(const Job& job, const StepRun& run, const PlacementAlternatives& alternatives) {
   const TimeUnit unit = unit_of(run.run.result.end);
   TextLines lines;
-  add_verdict(run, unit, lines);
+  add_verdict(job, run, unit, lines);
   add_job(job, lines);
   add_layout(job, lines);
   add_speed(job, run, lines);
@@ -336,12 +348,14 @@ std::string run_summary(const Job& job, const StepRun& run, const PlacementAlter
   add_memory(run, job.training.iteration == IterationKind::kFirst, lines);
   add_offload(job, run, alternatives.offload, unit, lines);
   add_alternatives(job, alternatives, unit, lines);
-  if (lines.lines().size() < kMostLines)
-    lines.add("evidence: ", "none within 2x of this job: extrapolates (no table of measured steps is built yet)");
+  constexpr std::size_t kBehindEvidence = 6;  // warnings, assumed, not modelled: two lines each
+  if (lines.lines().size() < kMostLines) {
+    lines.add("evidence: ", evidence_text(job), lines.lines().size() + 2 + kBehindEvidence <= kMostLines ? 2 : 1);
+  }
   std::vector<std::string> warnings = all_warnings(job, run);
   for (const std::string& sentence : offload_warnings(job, run, alternatives.offload)) warnings.push_back(sentence);
   add_warnings(warnings, lines);
-  const std::vector<std::pair<const char*, std::vector<std::string>>> rest = {{"assumed: ", job.assumed},
+  const std::vector<std::pair<const char*, std::vector<std::string>>> rest = {{"assumed: ", all_assumed(job, run)},
                                                                               {"not modelled: ", not_modelled(run)}};
   const std::size_t most = lines.lines().size() + rest.size() * 2 <= kMostLines ? 2 : 1;
   for (const auto& [label, sentences] : rest) {

@@ -94,7 +94,15 @@ GraphRun run_built(const Job& job, BuiltStep& step, const Machine& machine, cons
 static void fill(const Job& job, StepRun& run) {
   run.step = build_step(step_request(job));
   const Machine machine = make_machine(job.gpu, job.cluster, run.step.graph.device_count());
-  run.costs = std::make_unique<RooflineCostModel>(job.gpu, job.cluster, machine);
+  run.modelled = std::make_unique<RooflineCostModel>(job.gpu, job.cluster, machine);
+  run.costs = run.modelled.get();
+  if (job.profile != nullptr) {
+    GpuSpec alone = job.gpu;  // as the profile's kernels were measured: a stack slows them as it slows the model's
+    alone.fit.sustained = {};
+    run.profiled =
+        std::make_unique<ProfileCostModel>(*run.modelled, *job.profile, std::make_unique<RooflineCostModel>(alone, job.cluster, machine));
+    run.costs = run.profiled.get();
+  }
   // The moments that the first step makes: the same ops at the same times, other claims.
   run.run = run_built(job, run.step, machine, *run.costs, optimizer_moments(run.step.graph));
   STEPSIM_CHECK(!run.run.result.deadlock);  // the builder's graphs have no cycle and no rendezvous in two orders

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "hardware/profile_cost_model.h"
 #include "hardware/roofline_cost_model.h"
 #include "models/step_builder.h"
 #include "tools/graph_run.h"
@@ -27,7 +28,9 @@ struct StagePeaks {
 // Device i of the graph is the representative of pipeline stage i.
 struct StepRun {
   BuiltStep step{};
-  std::unique_ptr<RooflineCostModel> costs{};
+  std::unique_ptr<RooflineCostModel> modelled{};
+  std::unique_ptr<ProfileCostModel> profiled{};  // over it, of a job with a profile
+  const CostModel* costs = nullptr;              // which of the two the step was costed by
   GraphRun run{};
   std::vector<StagePeaks> stage_peaks{};  // by stage, as run.memory
   std::size_t reported_stage = 0;         // the job's choice, else the one with the largest peak

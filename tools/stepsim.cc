@@ -22,6 +22,7 @@ struct Arguments {
   ListArguments list;
   SimulateArguments simulate;
   ValidateArguments validate;
+  CalibrateArguments calibrate;
 };
 
 // The job flags of one command, as they were given.
@@ -132,7 +133,7 @@ void add_compare(CLI::App& app, CompareArguments& compare, JobArguments& jobs) {
 
 void add_list(CLI::App& app, ListArguments& list) {
   CLI::App& command = *app.add_subcommand("list", "what the catalog has");
-  command.add_option("what", list.what, "models, hardware, clusters, frameworks, placements, conventions")->option_text("WHAT");
+  command.add_option("what", list.what, "models, hardware, clusters, stacks, frameworks, placements, conventions")->option_text("WHAT");
   add_outputs(command, list.json, nullptr, nullptr);
   command.footer("Examples:\n  stepsim list models\n  stepsim list hardware --json -");
 }
@@ -149,13 +150,46 @@ void add_simulate(CLI::App& app, SimulateArguments& simulate) {
 void add_validate(CLI::App& app, ValidateArguments& validate) {
   CLI::App& command = *app.add_subcommand("validate", "published measurements against stepsim");
   add_text(command, "--published", validate.file, "FILE", "CSV with a head, or a JSON list of rows");
-  add_text(command, "--format", validate.format, "auto|gemm|pipeline|offload", "layout of the file [by its head]");
+  add_text(command, "--format", validate.format, "auto|gemm|attention|collective|elementwise|pipeline|offload", "layout of the file [by its head]");
   add_text(command, "--by", validate.by, "COLUMN", "statistics by the values of a column");
   command.add_flag("--rows", validate.rows, "print every row");
   add_text(command, "--max-error", validate.max_error, "X",
            "exit 3 if the median error is above, such as 0.1 or 10% (pipeline: if a row differs)");
   add_outputs(command, validate.json, nullptr, nullptr);
   command.footer("Example:\n  stepsim validate --published gemm_aic_H100-SXM.csv --by dtype");
+}
+
+void add_calibrate(CLI::App& app, CalibrateArguments& calibrate) {
+  CLI::App& command = *app.add_subcommand("calibrate", "measured kernels -> a machine file; 3-10 measured steps -> a stack file");
+  command.add_option("files", calibrate.files, "CSV of kernels or steps, output of nccl-tests (layouts: tools/README.md)")
+      ->option_text("FILE...");
+  add_text(command, "--gpu", calibrate.gpu, "NAME", "whose rows, where a file has several GPUs");
+  add_text(command, "--base", calibrate.base, "NAME", "catalog machine for what the rows do not give [that of --gpu]");
+  command
+      .add_option("--set", calibrate.sets, "a fact of the machine, any field of hardware/machine.proto: peak.bf16, hbm, memory, sms, ...")
+      ->option_text("PATH=VALUE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_text(command, "--repeats", calibrate.repeats, "refuse|keep", "a shape that comes twice [collectives are kept, all else refused]");
+  add_text(command, "--conditions", calibrate.conditions, "TEXT", "of the measurement, for the file's records [column source]");
+  add_text(command, "--ranks", calibrate.ranks, "N", "of nccl-tests, where its output lists no devices");
+  add_text(command, "--collective", calibrate.collective, "NAME",
+           "of nccl-tests, where its output does not say: all_reduce, all_gather, ...");
+  add_text(command, "--software", calibrate.software, "TEXT", "of measured steps: what the stack is called");
+  add_text(command, "--output", calibrate.output, "FILE|-", "the machine or stack file [-]")->group("Output");
+  add_outputs(command, calibrate.json, nullptr, nullptr);
+  add_text(command, "--recipe", calibrate.recipe, "FILE", "refit the catalog: hardware/data/calibration.textproto; exit 3 if it differs")
+      ->group("Catalog");
+  add_text(command, "--data", calibrate.data, "FOLDER", "of the files that the recipe names")->group("Catalog");
+  command.add_flag("--write", calibrate.write, "write the refitted lines into the machine files beside the recipe")->group("Catalog");
+  command.footer(
+      "Examples:\n"
+      "  stepsim calibrate gemm.csv --base h100-sxm-80gb --set peak.bf16=\"600 TFLOP/s\" --set hbm=\"3000 GB/s\" \\\n"
+      "              --set memory=\"96 GiB\" --set sms=120 --output my-gpu.textproto\n"
+      "  stepsim run --model llama3-8b --hardware my-gpu.textproto --sequence 8192\n"
+      "  stepsim calibrate all_reduce_perf.txt all_gather_perf.txt --base h100-sxm-80gb --output my-node.textproto\n"
+      "  stepsim calibrate steps.csv --output my-stack.textproto\n"
+      "  stepsim calibrate --recipe hardware/data/calibration.textproto --data ../shared/data");
 }
 
 // What CLI11 could not place: flags that are not built yet, misspelt ones, a second positional.
@@ -248,6 +282,7 @@ int dispatch(int argc, char** argv) {
   add_list(app, arguments.list);
   add_simulate(app, arguments.simulate);
   add_validate(app, arguments.validate);
+  add_calibrate(app, arguments.calibrate);
   for (CLI::App* command : app.get_subcommands({})) command->allow_extras();
 
   if (argc < 2) throw InputError({"stepsim"}, "found no command, wanted one of `stepsim --help`");
@@ -284,6 +319,7 @@ int dispatch(int argc, char** argv) {
   if (name == "explain") return explain_command(arguments.explain);
   if (name == "list") return list_command(arguments.list);
   if (name == "simulate") return simulate_command(arguments.simulate);
+  if (name == "calibrate") return calibrate_command(arguments.calibrate);
   return validate_command(arguments.validate);
 }
 

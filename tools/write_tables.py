@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""write_tables.py BUILD [--bench] [--check]: puts the tables that the validation tests print (and, with --bench, the speeds) into README.md and
-tests/validation/README.md.
+"""write_tables.py BUILD [--bench] [--check]: puts the tables that the validation tests print (and, with --bench, the speeds) into README.md,
+tests/validation/README.md and hardware/README.md.
 
 A test prints "## table: NAME", then the rows of a Markdown table, then an empty line. README.md has the places:
 <!-- table: NAME --> ... <!-- end -->. What stands in <!-- output --> ... <!-- end --> is what the ```sh block before it prints. With --check nothing is written and a difference is exit code 1 (speeds are not compared).
@@ -15,7 +15,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PLACE = re.compile(r"(<!-- table: ([a-z0-9-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-PRINTING = ("test_activation_bytes", "test_host_links", "test_offload_cases", "test_pipeline_memory", "test_published_steps")  # programs whose tables stand in a README
+PRINTING = ("test_activation_bytes", "test_host_links", "test_kernel_validation", "test_kernel_fits", "test_offload_cases", "test_pipeline_memory", "test_published_steps")  # programs whose tables stand in a README
 OUTPUT = re.compile(r"(```sh\n(stepsim [^`]*?)```\n\n<!-- output -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -80,7 +80,7 @@ def main():
             return match.group(0)
         return match.group(1) + tables[name] + match.group(4)
 
-    for readme in (ROOT / "README.md", ROOT / "tests/validation/README.md"):
+    for readme in (ROOT / "README.md", ROOT / "tests/validation/README.md", ROOT / "hardware/README.md"):
         before = readme.read_text(encoding="utf-8")
         after = PLACE.sub(replaced, before)
         after = OUTPUT.sub(lambda match: match.group(1) + printed_output(match.group(2), arguments.build) + match.group(4), after)

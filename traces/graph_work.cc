@@ -20,8 +20,9 @@ constexpr DType kDTypes[] = {DType::kBf16,  DType::kFp32,  DType::kTf32,  DType:
                              DType::kMxFp8, DType::kNvFp4, DType::kInt64, DType::kInt32, DType::kUint8};  // in the order of graph.proto
 
 // The other enums are in the order of sim/op_work.h. Protobuf keeps numbers that it does not know in an enum field (binary form).
-static_assert(static_cast<int>(MemoryKernel::kGather) == graph_file::gather);
-static_assert(static_cast<int>(CollectiveKind::kSendReceive) == graph_file::send_receive);
+static_assert(static_cast<int>(MemoryKernel::kTopK) == graph_file::top_k);
+static_assert(static_cast<int>(CollectiveKind::kCombine) == graph_file::combine);
+static_assert(static_cast<int>(CollectiveLibrary::kHybridEp) == graph_file::hybrid_ep);
 static_assert(static_cast<int>(CopyDirection::kDeviceToDevice) == graph_file::device_to_device);
 static_assert(static_cast<int>(Given::Class::kPointToPoint) == graph_file::point_to_point);
 template <class Enum>
@@ -101,7 +102,8 @@ OpWork work_of(const graph_file::Collective& c, const FieldPath& path, const Gra
   return Collective{.kind = known<CollectiveKind>({&path, "kind"}, c.kind(), graph_file::CollectiveKind_ARRAYSIZE, source),
                     .message = moved_bytes({&path, "message"}, c.message(), source),
                     .ranks = static_cast<std::int32_t>(source.within({&path, "ranks"}, c.ranks(), 1, kMostRanks)),
-                    .stride = c.has_stride() ? static_cast<std::int32_t>(source.within({&path, "stride"}, c.stride(), 1, kMostRanks)) : 1};
+                    .stride = c.has_stride() ? static_cast<std::int32_t>(source.within({&path, "stride"}, c.stride(), 1, kMostRanks)) : 1,
+                    .library = known<CollectiveLibrary>({&path, "library"}, c.library(), graph_file::CollectiveLibrary_ARRAYSIZE, source)};
 }
 
 OpWork work_of(const graph_file::Copy& c, const FieldPath& path, const GraphSource& source) {

@@ -21,6 +21,10 @@ std::string_view kernel_text(MemoryKernel kernel) {
       return "unfused";
     case MemoryKernel::kGather:
       return "gather";
+    case MemoryKernel::kQuantize:
+      return "quantize";
+    case MemoryKernel::kTopK:
+      return "top-k";
   }
   check_failed("memory kernel", __FILE__, __LINE__);
 }
@@ -39,6 +43,10 @@ std::string_view collective_text(CollectiveKind kind) {
       return "broadcast";
     case CollectiveKind::kSendReceive:
       return "send-receive";
+    case CollectiveKind::kDispatch:
+      return "dispatch";
+    case CollectiveKind::kCombine:
+      return "combine";
   }
   check_failed("collective kind", __FILE__, __LINE__);
 }

@@ -1,64 +1,62 @@
 #include "hardware/fit/elementwise_fit.h"
 
-#include <map>
+#include <algorithm>
+#include <cmath>
 
 #include "hardware/fit/curve_fit.h"
-#include "hardware/fit/measured_table.h"
 #include "hardware/kernel_cost.h"
+#include "sim/check.h"
 
 namespace stepsim {
 
-namespace {
-
-struct Row {
-  MemoryBound work;
-  double measured_s = 0;
-  bool held_out = false;
-};
-
-std::vector<Row> rows_of(const MeasuredTable& table, const std::string& gpu) {
-  std::vector<Row> rows;
-  for (std::size_t i = 0; i < table.rows.size(); ++i) {
-    const int tensors = elementwise_tensors(table.at(i, "op"));
-    if (table.at(i, "gpu") != gpu || tensors == 0) continue;
-    const Bytes tensor(4 * table.integer(i, "rows") * table.integer(i, "cols"));  // fp32
-    rows.push_back({.work = {.read = Bytes(tensor.value * (tensors - 1)), .written = tensor},
-                    .measured_s = table.number(i, "latency_us") * 1e-6,
-                    .held_out = rows.size() % 2 == 1});
+double& memory_fraction(KernelFit& kernels, MemoryKernel kernel) {
+  switch (kernel) {
+    case MemoryKernel::kFusedElementwise:
+      return kernels.memory_fused;
+    case MemoryKernel::kNorm:
+      return kernels.memory_norm;
+    case MemoryKernel::kSoftmax:
+      return kernels.memory_softmax;
+    case MemoryKernel::kUnfused:
+      return kernels.memory_unfused;
+    case MemoryKernel::kGather:
+      return kernels.memory_gather;
+    case MemoryKernel::kQuantize:
+      return kernels.memory_quantize;
+    case MemoryKernel::kTopK:
+      return kernels.memory_top_k;
   }
-  return rows;
+  check_failed("memory kernel", __FILE__, __LINE__);
 }
 
-}  // namespace
+double simulated_s(const GpuSpec& gpu, const FittedMemory& fit, const MeasuredMemory& row) {
+  GpuSpec fitted = gpu;
+  memory_fraction(fitted.fit, fit.kernel) = fit.fraction;
+  if (fit.launch) fitted.fit.memory_fixed = *fit.launch;
+  const DeviceCost cost = memory_bound_cost(fitted, row.work);
+  return seconds(cost.fixed + cost.alone);
+}
 
-std::optional<ElementwiseFits> fit_elementwise(const std::string& data) {
-  const auto table = read_measured_table(data + "/kernels/neusight_vec_fp32.csv");
-  if (!table) return std::nullopt;
-  // Measured GPU -> file; the V100 SXM file carries the fraction of the PCIe card, which stands on it.
-  const std::map<std::string, std::string> files = {
-      {"A100-PCIe-40GB", "a100-pcie-40gb"}, {"A100-PCIe-80GB", "a100-pcie-80gb"}, {"L4", "l4"}, {"P100", "p100"}, {"T4", "t4"},
-      {"V100-PCIe-32GB", "v100-sxm-32gb"}};
-  ElementwiseFits fits;
-  for (const auto& [name, file] : files) {
-    GpuSpec gpu = load_gpu(name);
-    const std::vector<Row> rows = rows_of(*table, name);
-    std::vector<std::vector<double>> terms;  // over the measured time: relative errors
-    for (const Row& row : rows) {
-      const double hbm_s = static_cast<double>(memory_traffic(row.work).value) / gpu.hbm.value;
-      if (!row.held_out) terms.push_back({1 / row.measured_s, hbm_s / row.measured_s});
-    }
-    const std::vector<double> x = linear_fit(terms, std::vector<double>(terms.size(), 1));
-    gpu.fit.memory_fixed = op_duration(x[0]);
-    gpu.fit.memory_fused = 1 / x[1];
-    FitErrors errors{.group = name, .fitted = {}, .held_out = {}};
-    for (const Row& row : rows) {
-      const DeviceCost cost = memory_bound_cost(gpu, row.work);
-      (row.held_out ? errors.held_out : errors.fitted).push_back(seconds(cost.fixed + cost.alone) / row.measured_s - 1);
-    }
-    fits.machines.push_back({.machine = file, .fraction = gpu.fit.memory_fused, .launch_us = x[0] * 1e6});
-    fits.errors.push_back(errors);
+std::optional<FittedMemory> fit_memory(const GpuSpec& gpu, MemoryKernel kernel, std::span<const MeasuredMemory> rows) {
+  const auto fitted =
+      std::count_if(rows.begin(), rows.end(), [&](const MeasuredMemory& row) { return !row.held_out && row.work.kernel == kernel; });
+  if (static_cast<std::size_t>(fitted) < kLeastMemoryRows) return std::nullopt;
+  const bool launch = static_cast<std::size_t>(fitted) >= kLeastLaunchRows;
+  const double fixed_s = seconds(gpu.fit.memory_fixed);
+  std::vector<std::vector<double>> terms;  // over the measured time: relative errors
+  std::vector<double> targets;
+  for (const MeasuredMemory& row : rows) {
+    if (row.held_out || row.work.kernel != kernel) continue;
+    const double over_bandwidth = static_cast<double>(memory_traffic(row.work).value) / gpu.hbm.value / row.measured_s;
+    terms.push_back(launch ? std::vector<double>{over_bandwidth, 1 / row.measured_s} : std::vector<double>{over_bandwidth});
+    targets.push_back(launch ? 1 : 1 - fixed_s / row.measured_s);
   }
-  return fits;
+  const std::vector<double> x = linear_fit(terms, targets);
+  constexpr double kLeast = 0.01;
+  const double fraction = x[0] > 0 ? std::clamp(1 / x[0], kLeast, 1.0) : 1;
+  FittedMemory fit{.kernel = kernel, .fraction = std::round(fraction * 1e3) * 1e-3, .launch = {}};
+  if (launch) fit.launch = op_duration(std::round(std::max(x[1], 0.0) * 1e9) * 1e-9);
+  return fit;
 }
 
 }  // namespace stepsim

@@ -1,23 +1,29 @@
 #include "hardware/fit/gemm_fit.h"
 
+#include <algorithm>
 #include <cmath>
-#include <map>
-#include <tuple>
 
 #include "hardware/fit/curve_fit.h"
-#include "hardware/fit/measured_gemm.h"
 #include "hardware/fit/nelder_mead.h"
 #include "hardware/gemm_cost.h"
 #include "sim/check.h"
 
 namespace stepsim {
 
-namespace {
-
-double simulated_s(const GpuSpec& gpu, const Gemm& work) {
-  const DeviceCost cost = gemm_cost(gpu, work);
+double simulated_s(const GpuSpec& gpu, const MeasuredGemm& row) {
+  const DeviceCost cost = gemm_cost(gpu, row.work);
   return seconds(cost.fixed + cost.alone);
 }
+
+void use(const FittedGemm& fit, KernelFit& kernels) {
+  kernels.gemm_tile = fit.tiles;
+  if (!fit.roofline) return;
+  if (fit.roofline->fixed) kernels.gemm_fixed = *fit.roofline->fixed;
+  kernels.gemm_compute = fit.roofline->compute;
+  kernels.gemm_memory = fit.roofline->memory;
+}
+
+namespace {
 
 // At most `most` of the rows, evenly spread.
 std::vector<MeasuredGemm> spread(const std::vector<MeasuredGemm>& rows, std::size_t most) {
@@ -27,11 +33,11 @@ std::vector<MeasuredGemm> spread(const std::vector<MeasuredGemm>& rows, std::siz
   return result;
 }
 
-// kernels.md 2: 2,500 of the rows that are not held out, half of them of training size.
-std::vector<MeasuredGemm> fitted_rows(const std::vector<MeasuredGemm>& rows) {
+// kernels.md 2: at most 2,500 of the rows that are not held out, half of them of training size.
+std::vector<MeasuredGemm> fitted_rows(std::span<const MeasuredGemm> rows) {
   std::vector<MeasuredGemm> training, others;
   for (const MeasuredGemm& row : rows) {
-    if (!row.held_out) (row.training_size() ? training : others).push_back(row);
+    if (!row.held_out && row.work.dtype != DType::kFp32) (row.training_size() ? training : others).push_back(row);
   }
   constexpr std::size_t kHalf = 1250;
   std::vector<MeasuredGemm> result = spread(training, kHalf);
@@ -39,65 +45,93 @@ std::vector<MeasuredGemm> fitted_rows(const std::vector<MeasuredGemm>& rows) {
   return result;
 }
 
-// Logarithms, so that a step is a factor; the strength of waves, which may be 0 or 1, is bounded.
-GemmTileFit constants(const std::vector<double>& x) {
-  return {.fixed = op_duration(std::exp(x[0]) * 1e-6),
-          .compute = std::min(1.0, std::exp(x[1])),
-          .memory = std::min(1.0, std::exp(x[2])),
-          .feed = BytesPerSecond(std::exp(x[3]) * 1e9),
-          .waves = bounded(x[4], 1)};
+// Digits that the machine file carries, so that errors are those of the file.
+double round_to(double value, double digit) { return std::round(value / digit) * digit; }
+Duration whole_nanoseconds(Duration duration) { return op_duration(round_to(seconds(duration), 1e-9)); }
+
+FittedGemm rounded(FittedGemm fit) {
+  if (fit.tiles) {
+    GemmTileFit& tiles = *fit.tiles;
+    tiles.fixed = whole_nanoseconds(tiles.fixed);
+    tiles.compute = round_to(tiles.compute, 1e-4);
+    tiles.memory = round_to(tiles.memory, 1e-4);
+    tiles.feed = BytesPerSecond(round_to(tiles.feed.value, 1e8));
+    tiles.waves = round_to(tiles.waves, 1e-3);
+  }
+  if (fit.roofline) {
+    RooflineFit& roofline = *fit.roofline;
+    if (roofline.fixed) roofline.fixed = whole_nanoseconds(*roofline.fixed);
+    roofline.compute = round_to(roofline.compute, 1e-4);
+    roofline.memory = round_to(roofline.memory, 1e-4);
+  }
+  return fit;
 }
 
+// Logarithms, so that a step is a factor; the strength of waves, which may be 0 or 1, is bounded.
+FittedGemm tiles(const std::vector<double>& x) {
+  return {.tiles = GemmTileFit{.fixed = op_duration(std::exp(x[0]) * 1e-6),
+                               .compute = std::min(1.0, std::exp(x[1])),
+                               .memory = std::min(1.0, std::exp(x[2])),
+                               .feed = BytesPerSecond(std::exp(x[3]) * 1e9),
+                               .waves = bounded(x[4], 1)},
+          .roofline = {},
+          .fewer = ""};
+}
+
+FittedGemm roofline(const std::vector<double>& x) {
+  RooflineFit fit{.fixed = {}, .compute = std::min(1.0, std::exp(x[0])), .memory = std::min(1.0, std::exp(x[1]))};
+  if (x.size() > 2) fit.fixed = op_duration(std::exp(x[2]) * 1e-6);
+  return {.tiles = {}, .roofline = fit, .fewer = ""};
+}
+
+using Form = FittedGemm (*)(const std::vector<double>&);
+
 // Mean |log(simulated / measured)|; constants that no machine has are far from any minimum.
-double loss(GpuSpec& gpu, const std::vector<MeasuredGemm>& rows, const std::vector<double>& x) {
-  constexpr double kWorst = 1e3;
-  if (std::abs(x[0]) > 10 || std::abs(x[1]) > 5 || std::abs(x[2]) > 5 || std::abs(x[3]) > 12) return kWorst;
-  gpu.fit.gemm_tile = constants(x);
+double loss(GpuSpec& gpu, Form form, const std::vector<MeasuredGemm>& rows, const std::vector<double>& x) {
+  constexpr double kWorst = 1e3, kMostLogarithm = 12;
+  for (const double parameter : x) {
+    if (std::abs(parameter) > kMostLogarithm) return kWorst;
+  }
+  const FittedGemm fit = form(x);
+  use(fit, gpu.fit);
   double sum = 0;
-  for (const MeasuredGemm& row : rows) sum += std::abs(std::log(simulated_s(gpu, row.work) / row.measured_s));
+  for (const MeasuredGemm& row : rows) sum += std::abs(std::log(simulated_s(gpu, row) / row.measured_s));
   return sum / static_cast<double>(rows.size());
 }
 
 // The loss has several minima: feed and compute can stand for one another. Short runs on a fifth of the rows find the best of them.
-GemmTileFit fit_gpu(GpuSpec& gpu, const std::vector<MeasuredGemm>& rows) {
-  const std::vector<MeasuredGemm> few = spread(rows, rows.size() / 5);
+FittedGemm fit_form(GpuSpec& gpu, Form form, const std::vector<MeasuredGemm>& rows, const std::vector<std::vector<double>>& starts,
+                    const FitProgress& progress) {
+  constexpr std::size_t kLeastFew = 200;
+  const std::vector<MeasuredGemm> few = spread(rows, std::max(rows.size() / 5, kLeastFew));
   const auto loss_of = [&](const std::vector<MeasuredGemm>& some) {
-    return [&](const std::vector<double>& x) { return loss(gpu, some, x); };
+    return [&gpu, form, &some](const std::vector<double>& x) { return loss(gpu, form, some, x); };
   };
   constexpr double kStep = 0.1;
   std::vector<double> best;
   double best_loss = 0;
-  for (const double feed : {30, 60, 120, 240}) {  // GB/s of an SM
-    for (const double waves : {0.15, 0.87}) {
-      const std::vector<double> start = {std::log(3), std::log(0.75), std::log(0.8), std::log(feed), bounded_parameter(waves, 1)};
-      const std::vector<double> x = simplex_minimum(loss_of(few), start, kStep, 80);
-      const double value = loss(gpu, few, x);
-      if (!best.empty() && value >= best_loss) continue;
-      best = x;
-      best_loss = value;
-    }
+  const double stages = static_cast<double>(starts.size()) + 2;
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    const std::vector<double> x = simplex_minimum(loss_of(few), starts[i], kStep, 80);
+    const double value = loss(gpu, form, few, x);
+    if (progress) progress(static_cast<double>(i + 1) / stages);
+    if (!best.empty() && value >= best_loss) continue;
+    best = x;
+    best_loss = value;
   }
-  return constants(simplex_minimum(loss_of(rows), best, kStep, 250));
-}
-
-// Digits that the machine file carries, so that errors are those of the catalog.
-GemmTileFit rounded(GemmTileFit fit) {
-  const auto round_to = [](double value, double digit) { return std::round(value / digit) * digit; };
-  fit.fixed = op_duration(round_to(seconds(fit.fixed), 1e-9));
-  fit.compute = round_to(fit.compute, 1e-4);
-  fit.memory = round_to(fit.memory, 1e-4);
-  fit.feed = BytesPerSecond(round_to(fit.feed.value, 1e8));
-  fit.waves = round_to(fit.waves, 1e-3);
+  const FittedGemm fit = form(simplex_minimum(loss_of(rows), best, kStep, 250));
+  if (progress) progress(1);
   return fit;
 }
 
-FitErrors errors_of(const GpuSpec& gpu, const std::vector<MeasuredGemm>& rows, const std::string& group, bool training) {
-  FitErrors errors{.group = group, .fitted = {}, .held_out = {}};
-  for (const MeasuredGemm& row : rows) {
-    if (training && !row.training_size()) continue;
-    (row.held_out ? errors.held_out : errors.fitted).push_back(simulated_s(gpu, row.work) / row.measured_s - 1);
+std::vector<std::vector<double>> tile_starts() {
+  std::vector<std::vector<double>> starts;
+  for (const double feed : {30, 60, 120, 240}) {  // GB/s of an SM
+    for (const double waves : {0.15, 0.87}) {
+      starts.push_back({std::log(3), std::log(0.75), std::log(0.8), std::log(feed), bounded_parameter(waves, 1)});
+    }
   }
-  return errors;
+  return starts;
 }
 
 double median(std::vector<double> values) {
@@ -107,50 +141,46 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-FittedWeightGradient fit_weight_gradient(GpuSpec gpu, const std::string& name, const std::vector<MeasuredGemm>& rows) {
+}  // namespace
+
+std::optional<FittedGemm> fit_gemm(GpuSpec gpu, std::span<const MeasuredGemm> rows, const FitProgress& progress) {
+  const std::vector<MeasuredGemm> fitted = fitted_rows(rows);
+  if (fitted.size() < kLeastGemmRows) return std::nullopt;
+  if (fitted.size() >= kLeastTileRows) return rounded(fit_form(gpu, tiles, fitted, tile_starts(), progress));
+  const bool fixed = fitted.size() >= kLeastRooflineRows;
+  std::vector<double> start = {std::log(0.7), std::log(0.75)};
+  if (fixed) start.push_back(std::log(3));
+  FittedGemm fit = rounded(fit_form(gpu, roofline, fitted, {start}, progress));
+  fit.fewer =
+      fixed ? "a roofline of fixed, compute and memory; tiles need " + std::to_string(kLeastTileRows) + " fitted rows"
+            : "compute and memory of a roofline; its fixed part, the base's, needs " + std::to_string(kLeastRooflineRows) + " fitted rows";
+  return fit;
+}
+
+std::optional<double> fit_fp32_compute(const GpuSpec& gpu, std::span<const MeasuredGemm> rows) {
+  std::vector<double> fractions;
+  for (const MeasuredGemm& row : rows) {
+    if (row.held_out || row.work.dtype != DType::kFp32) continue;
+    const double alone_s = row.measured_s - seconds(gpu.fit.gemm_fixed);
+    if (alone_s > 0) fractions.push_back(arithmetic(row.work).value / (alone_s * peak(gpu, DType::kFp32).value));
+  }
+  if (fractions.size() < kLeastGemmRows) return std::nullopt;
+  return round_to(std::min(1.0, median(fractions)), 1e-4);
+}
+
+std::optional<WeightGradientFit> fit_weight_gradient(GpuSpec gpu, std::span<const MeasuredGemm> rows) {
   if (gpu.fit.gemm_tile) gpu.fit.gemm_tile->weight_gradient = 1;
   std::vector<double> over[2][2];  // by weight gradient, held out
   for (const MeasuredGemm& row : rows) {
-    over[row.weight_gradient() ? 1 : 0][row.held_out ? 1 : 0].push_back(row.measured_s / simulated_s(gpu, row.work));
+    over[row.weight_gradient() ? 1 : 0][row.held_out ? 1 : 0].push_back(row.measured_s / simulated_s(gpu, row));
   }
-  return {.gpu = name,
-          .ratio = median(over[1][0]) / median(over[0][0]),
-          .held_out_ratio = median(over[1][1]) / median(over[0][1]),
-          .rows = over[1][0].size()};
-}
-
-}  // namespace
-
-std::optional<GemmFits> fit_gemms(const std::string& data) {
-  GemmFits fits;
-  std::map<std::string, GpuSpec> fitted;  // by machine
-  for (const auto& [name, machine] : gemm_gpus()) {
-    const std::string file = std::string("kernels/gemm_aic_") + name + ".csv";
-    const auto table = read_measured_table(data + "/" + file);
-    if (!table) return std::nullopt;
-    const std::vector<MeasuredGemm> rows = measured_gemms(*table);
-    GpuSpec gpu = load_gpu(machine);
-    const GemmTileFit fit = rounded(fit_gpu(gpu, fitted_rows(rows)));
-    gpu.fit.gemm_tile = fit;
-    const FitErrors all = errors_of(gpu, rows, std::string(name) + " all shapes", false);
-    const FitErrors training = errors_of(gpu, rows, std::string(name) + " m, n, k >= 1024", true);
-    fits.kernels.push_back({.machine = machine,
-                            .file = file,
-                            .fit = fit,
-                            .held_out = summary(all.held_out).mean,
-                            .held_out_training = summary(training.held_out).mean});
-    fits.errors.push_back(all);
-    fits.errors.push_back(training);
-    fitted[machine] = gpu;
+  if (over[0][0].size() < kLeastGemmRows || over[1][0].size() < kLeastGemmRows || over[0][1].empty() || over[1][1].empty()) {
+    return std::nullopt;
   }
-  const auto table = read_measured_table(data + "/kernels/simumax_efficiency.csv");
-  if (!table) return std::nullopt;
-  for (const auto& [name, card, machine] : {std::tuple{"A100-PCIe", "a100-pcie-80gb", "a100-sxm-80gb"}, {"B200", "b200", "b200"}}) {
-    GpuSpec gpu = load_gpu(card);
-    gpu.fit.gemm_tile = fitted.at(machine).fit.gemm_tile;
-    fits.weight_gradients.push_back(fit_weight_gradient(gpu, name, simumax_gemms(*table, name)));
-  }
-  return fits;
+  return WeightGradientFit{.ratio = round_to(median(over[1][0]) / median(over[0][0]), 1e-3),
+                           .held_out_ratio = median(over[1][1]) / median(over[0][1]),
+                           .rows = over[1][0].size(),
+                           .held_out_rows = over[1][1].size()};
 }
 
 }  // namespace stepsim

@@ -1,36 +1,54 @@
-// Constants of tiled matrix products from kernels/gemm_aic_*.csv (bf16), and how much longer weight gradients take from
-// kernels/simumax_efficiency.csv. Half of the (n, k) pairs are fitted, the other half is held out.
+// Constants of matrix products from measured ones: tiles where there are many rows, a roofline where there are few. Fitted are the rows
+// that are not held out. Knows no file.
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
-#include <vector>
 
-#include "hardware/fit/error_summary.h"
+#include "hardware/fit/measured_gemm.h"
 #include "hardware/machine_spec.h"
 
 namespace stepsim {
 
+// roofline3; without `fixed` that of the machine stands.
+struct RooflineFit {
+  std::optional<Duration> fixed{};
+  double compute = 0, memory = 0;
+};
+
+// One of the two.
 struct FittedGemm {
-  std::string machine, file;
-  GemmTileFit fit;
-  double held_out = 0, held_out_training = 0;  // mean error: of all shapes, of m, n, k >= 1024
+  std::optional<GemmTileFit> tiles{};
+  std::optional<RooflineFit> roofline{};
+  std::string fewer;  // which parameters too few rows leave to the machine; "": none
 };
 
-// Time of weight gradients over the model's, over the same of other products: medians, on every second row of either.
-struct FittedWeightGradient {
-  std::string gpu;
+// Fitted rows that each form needs. Of 60 measured rows, half of them fitted, tiles foretell the other shapes of all seven measured GPUs
+// better than a roofline does (hardware/README.md, Fits).
+inline constexpr std::size_t kLeastTileRows = 24, kLeastRooflineRows = 12, kLeastGemmRows = 4;
+
+// `progress` is called with the part that is done, from 0 to 1.
+using FitProgress = std::function<void(double)>;
+
+// Rows in bf16 and fp16 with the machine's peaks, SMs and memory bandwidth. None: fewer than kLeastGemmRows rows are not held out.
+std::optional<FittedGemm> fit_gemm(GpuSpec gpu, std::span<const MeasuredGemm> rows, const FitProgress& progress = {});
+
+// Fraction of the fp32 peak: the median over the rows in fp32 that are not held out, by the roofline of the machine. None: fewer than
+// kLeastGemmRows of them.
+std::optional<double> fit_fp32_compute(const GpuSpec& gpu, std::span<const MeasuredGemm> rows);
+
+// Time of weight gradients over the machine's, over the same of other products: medians of rows that are not held out, and of those that
+// are. None: fewer than kLeastGemmRows weight gradients or other products.
+struct WeightGradientFit {
   double ratio = 1, held_out_ratio = 1;
-  std::size_t rows = 0;  // weight gradients that count in `ratio`
+  std::size_t rows = 0, held_out_rows = 0;  // weight gradients that count
 };
+std::optional<WeightGradientFit> fit_weight_gradient(GpuSpec gpu, std::span<const MeasuredGemm> rows);
 
-struct GemmFits {
-  std::vector<FittedGemm> kernels;
-  std::vector<FittedWeightGradient> weight_gradients;
-  std::vector<FitErrors> errors;  // by GPU: all shapes, then m, n, k >= 1024
-};
+void use(const FittedGemm& fit, KernelFit& kernels);
 
-// `data` holds kernels/. None where a file is absent.
-std::optional<GemmFits> fit_gemms(const std::string& data);
+double simulated_s(const GpuSpec& gpu, const MeasuredGemm& row);
 
 }  // namespace stepsim

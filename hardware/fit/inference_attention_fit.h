@@ -1,12 +1,32 @@
-// Constants of TensorRT-LLM's attention (Attention::kernel 3) from kernels/attn_aic_<gpu>.csv: bf16 forward, 512 keys and more, head
-// dimensions up to 256. Fitted where floor(log2 batch) + floor(log2 keys) is even, the other fields of that checkerboard are held out.
+// Constants of one attention kernel, measured forward with full and causal masks over many shapes: TensorRT-LLM's in the public data.
+// Knows no file.
 #pragma once
 
-#include "hardware/fit/flash_attention_fit.h"
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hardware/fit/measured_attention.h"
+#include "hardware/machine_spec.h"
 
 namespace stepsim {
 
-// `data` holds kernels/ and papers/. None where a file is absent. Errors by GPU and mask, of rows from 2048 keys on.
-std::optional<AttentionFits> fit_inference_attention(const std::string& data);
+struct InferenceAttentionFit {
+  AttentionFit fit;
+  std::vector<std::string> sources;  // of each rate: what of it was derived, such as "rate of causal rows"; "": measured
+  std::string fewer;                 // which parameters too few rows leave to the machine; "": none
+};
+
+inline constexpr std::size_t kLeastAttentionRows = 3, kLeastAttentionShapeRows = 12;
+
+// Holds out rows where floor(log2 batch) + floor(log2 keys) is odd.
+void hold_out_checkerboard(std::vector<MeasuredAttention>& rows);
+
+// Of forward rows of `kernel` that are not held out. With fewer than kLeastAttentionShapeRows rows of a mask only its rates are found; the
+// fixed part, the memory fraction and half lengths stay those of the machine's entry for the kernel. None: fewer than kLeastAttentionRows.
+// Backward is 0.87 of forward (kernels.md 2.2).
+std::optional<InferenceAttentionFit> fit_inference_attention(GpuSpec gpu, std::int8_t kernel, const std::vector<MeasuredAttention>& rows);
+
+double simulated_s(const GpuSpec& gpu, const MeasuredAttention& row);
 
 }  // namespace stepsim

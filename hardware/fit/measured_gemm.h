@@ -16,6 +16,7 @@ struct MeasuredGemm {
   Gemm work;
   double measured_s = 0;
   bool held_out = false;
+  int line = 0;  // of the file that it was read from
 
   bool training_size() const { return work.m >= 1024 && work.n >= 1024 && work.k >= 1024; }
   bool weight_gradient() const { return work.transpose_b && !work.transpose_a; }
@@ -35,23 +36,30 @@ inline std::vector<MeasuredGpu> gemm_gpus() {
           {"GB300", "gb300-nvl72"}};
 }
 
-// bf16 rows of a table with columns dtype, m, n, k, latency_us, all of the layout TN. Every second pair (n, k), in ascending order, is held
-// out: kernels.md 2.
-inline std::vector<MeasuredGemm> measured_gemms(const MeasuredTable& table) {
-  std::vector<MeasuredGemm> rows;
+// Holds out every second pair (n, k), in ascending order: kernels.md 2. With fewer than four pairs every second row instead.
+inline void hold_out_pairs(std::vector<MeasuredGemm>& rows) {
   std::map<std::pair<std::int64_t, std::int64_t>, bool> held_out;
-  for (std::size_t i = 0; i < table.rows.size(); ++i) {
-    if (table.at(i, "dtype") != "bf16") continue;
-    const Gemm work{.m = table.integer(i, "m"), .n = table.integer(i, "n"), .k = table.integer(i, "k"), .transpose_a = true};
-    rows.push_back({.work = work, .measured_s = table.number(i, "latency_us") * 1e-6});
-    held_out[{work.n, work.k}] = false;
-  }
+  for (const MeasuredGemm& row : rows) held_out[{row.work.n, row.work.k}] = false;
   bool odd = false;
   for (auto& [pair, held] : held_out) {
     held = odd;
     odd = !odd;
   }
-  for (MeasuredGemm& row : rows) row.held_out = held_out.at({row.work.n, row.work.k});
+  constexpr std::size_t kLeastPairs = 4;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i].held_out = held_out.size() < kLeastPairs ? i % 2 == 1 : held_out.at({rows[i].work.n, rows[i].work.k});
+  }
+}
+
+// bf16 rows of a table with columns dtype, m, n, k, latency_us, all of the layout TN, by pairs.
+inline std::vector<MeasuredGemm> measured_gemms(const MeasuredTable& table) {
+  std::vector<MeasuredGemm> rows;
+  for (std::size_t i = 0; i < table.rows.size(); ++i) {
+    if (table.at(i, "dtype") != "bf16") continue;
+    const Gemm work{.m = table.integer(i, "m"), .n = table.integer(i, "n"), .k = table.integer(i, "k"), .transpose_a = true};
+    rows.push_back({.work = work, .measured_s = table.number(i, "latency_us") * 1e-6});
+  }
+  hold_out_pairs(rows);
   return rows;
 }
 

@@ -123,7 +123,7 @@ def check_resolved_job(program):
 def check_other_commands(program):
     models = json.loads(program("list", "models", "--json", "-").stdout)["models"]
     program.check("llama3-8b" in [model["name"] for model in models], "list models")
-    for what in ("hardware", "clusters", "frameworks", "placements", "conventions"):
+    for what in ("hardware", "clusters", "stacks", "frameworks", "placements", "conventions"):
         listed = json.loads(program("list", what, "--json", "-").stdout)[what]
         table = program("list", what).stdout.splitlines()
         program.check(len(listed) > 0 and len(table) == len(listed) + 1, f"list {what}")
@@ -254,9 +254,9 @@ def check_compare(program):
 
 def check_help(program):
     text = program("run", "--help").stdout
-    for flag in ("--model", "--recompute-segments", "--trace", "--pp", "--virtual-stages", "--schedule", "--pp-layout", "--dp", "--zero", "--rank", "Examples:"):
+    for flag in ("--model", "--recompute-segments", "--trace", "--pp", "--virtual-stages", "--schedule", "--pp-layout", "--dp", "--zero", "--rank", "--stack", "Examples:"):
         program.check(flag in text, f"run --help lacks {flag}")
-    for later in ("--cp", "--ep", "zb-v", "dualpipe", "--stack"):
+    for later in ("--cp", "--ep", "zb-v", "dualpipe"):
         program.check(later not in text, f"run --help shows {later}, which is not built yet")
     program.check(program("--version").stdout.startswith("stepsim "), "--version")
     program.check("whatif" not in program("--help").stdout, "--help shows a command that is not built yet")

@@ -14,9 +14,9 @@ double attention_us(const GpuSpec& gpu, const Attention& work) {
   return seconds(cost.fixed + cost.alone) * 1e6;
 }
 
-// Which kernel of Attention::kernel a row of the table measured; the Blackwell files give FlashAttention-4 as the only training kernel.
+// Which kernel of Attention::kernel a row of the table measured.
 int kernel_of(const std::string& implementation) {
-  const std::map<std::string, int> kernels = {{"FA2", 0}, {"FA3", 1}, {"cuDNN", 2}, {"FA4", 2}};
+  const std::map<std::string, int> kernels = {{"FA2", 0}, {"FA3", 1}, {"cuDNN", 2}, {"FA4", 5}};
   const auto found = kernels.find(implementation);
   return found == kernels.end() ? -1 : found->second;
 }
@@ -53,26 +53,70 @@ TEST(KernelAttention, FlashAttentionTables) {
     if (std::abs(simulated / measured - 1) > 0.06) ++above;
     EXPECT_NEAR(simulated / measured, 1, 0.075) << gpu_name << " row " << row + 2;
   }
-  print_heading("Attention: against the published FlashAttention tables (rates fitted on every second length)");
+  print_heading("kernel-attention-training",
+                "Attention: against the published FlashAttention tables (rates fitted on every second length)");
   for (const auto& [name, errors] : groups) print_summary(name, summary(errors));
   EXPECT_EQ(groups.size(), 10u);
   EXPECT_LE(above, 1);  // FlashAttention-3, head dimension 64, causal, 1024 keys, held out: measured 7 % above a smooth curve in time
 }
 
-// Kernel 3 was fitted on half of these shapes from S = 512 (hardware/fit).
+// Lengths from the papers: 16 Ki tokens, hidden size 2048. The Triton kernel of FlashAttention-1 was fitted on every second length.
+TEST(KernelAttention, FlashAttention1InTriton) {
+  const auto table = measured_table("papers/flashattention_tflops.csv");
+  if (!table) GTEST_SKIP() << "no measured data";
+  const GpuSpec gpu = load_gpu("a100-sxm-80gb");
+  std::map<std::string, std::vector<double>> groups;
+  for (std::size_t row = 0; row < table->rows.size(); ++row) {
+    if (table->at(row, "impl") != "FlashAttention Triton" || table->at(row, "gpu") != "A100 80GB SXM4") continue;
+    const std::int64_t head_dim = table->integer(row, "head_dim"), length = table->integer(row, "seqlen");
+    Attention work{.batch = 16384 / length,
+                   .heads = 2048 / head_dim,
+                   .kv_heads = 2048 / head_dim,
+                   .queries = length,
+                   .keys = length,
+                   .head_dim = head_dim,
+                   .causal = table->integer(row, "causal") == 1,
+                   .kernel = 4};
+    const std::string& pass = table->at(row, "passes");
+    const double factor = pass == "fwd" ? 1 : pass == "bwd" ? 2.5 : 3.5;  // FLOPs over forward, kernels.md 2.2
+    const double measured = factor * arithmetic(work).value / (table->number(row, "tflops") * 1e6);
+    double simulated = pass == "bwd" ? 0 : attention_us(gpu, work);
+    work.backward = true;
+    if (pass != "fwd") simulated += attention_us(gpu, work);
+    groups[pass].push_back(simulated / measured - 1);
+  }
+  print_heading("kernel-attention-flash1", "Attention: FlashAttention-1 in Triton on an A100");
+  EXPECT_EQ(groups.size(), 3u);
+  for (const auto& [pass, errors] : groups) {
+    print_summary(pass, summary(errors));
+    EXPECT_LE(summary(errors).mean, 0.035) << pass;
+    // Backward at head dimension 64 and 1024 keys is 10 % faster than both neighbours: tuned by length.
+    EXPECT_LE(summary(errors).max, 0.11) << pass;
+  }
+}
+
+bool held_out(const Attention& work) {  // the fits' checkerboard: floor(log2 batch) + floor(log2 keys) odd
+  bool odd = false;
+  for (std::int64_t size : {work.batch, work.keys}) {
+    for (; size > 1; size /= 2) odd = !odd;
+  }
+  return odd;
+}
+
+// Kernel 3, from S = 512 on the other half of these shapes was fitted (hardware/fit).
 TEST(KernelAttention, MeasuredInferenceKernels) {
   struct Case {
     const char* gpu;
-    double bound;  // kernels.md 6: H100, H200 7 %, Blackwell 10 %; A100 as H100
+    double bound;  // issue 5: H100, H200 6 %, Blackwell 9 %; A100 as H100. Found: at most 2.6, 5.5 and 6.4 %
   };
-  const Case cases[] = {{"A100-SXM4-80GB", 0.07}, {"H100-SXM", 0.07}, {"H200-SXM", 0.07}, {"B200-SXM", 0.10},
-                        {"GB200", 0.10},          {"B300-SXM", 0.10}, {"GB300", 0.10}};
-  print_heading("Attention: TensorRT-LLM bf16 forward, S >= 2048, against aiconfigurator (half fitted)");
+  const Case cases[] = {{"A100-SXM4-80GB", 0.06}, {"H100-SXM", 0.06}, {"H200-SXM", 0.06}, {"B200-SXM", 0.09},
+                        {"GB200", 0.09},          {"B300-SXM", 0.09}, {"GB300", 0.09}};
+  print_heading("kernel-attention-inference", "Attention: TensorRT-LLM bf16 forward, S >= 2048, held-out shapes of aiconfigurator");
   for (const Case& c : cases) {
     const auto table = measured_table(std::string("kernels/attn_aic_") + c.gpu + ".csv");
     if (!table) GTEST_SKIP() << "no measured data";
     const GpuSpec gpu = load_gpu(c.gpu);
-    std::vector<double> errors[2];
+    std::vector<double> errors[2], all;
     for (std::size_t row = 0; row < table->rows.size(); ++row) {
       const auto size = [&](const char* column) { return static_cast<std::int64_t>(table->number(row, column)); };
       if (table->at(row, "dtype") != "bf16" || size("seq") < 2048 || size("head_dim") > 256) continue;
@@ -84,15 +128,19 @@ TEST(KernelAttention, MeasuredInferenceKernels) {
                            .head_dim = size("head_dim"),
                            .causal = size("causal") == 1,
                            .kernel = 3};
+      if (!held_out(work)) continue;
       errors[work.causal ? 1 : 0].push_back(attention_us(gpu, work) / table->number(row, "latency_us") - 1);
+      all.push_back(errors[work.causal ? 1 : 0].back());
     }
+    print_summary(c.gpu, summary(all));
+    EXPECT_LE(summary(all).mean, c.bound) << c.gpu;
     for (const int causal : {0, 1}) {
-      const ErrorSummary all = summary(errors[causal]);
-      if (all.rows == 0) continue;  // the A100 file has causal rows only
-      print_summary(std::string(c.gpu) + (causal == 1 ? " causal" : " full"), all);
-      EXPECT_LE(all.mean, c.bound) << c.gpu << " causal " << causal;
+      const ErrorSummary of_mask = summary(errors[causal]);
+      if (of_mask.rows == 0) continue;  // the A100 file has causal rows only
+      print_summary(std::string(c.gpu) + (causal == 1 ? ", causal" : ", full"), of_mask);
+      EXPECT_LE(of_mask.mean, c.bound) << c.gpu << " causal " << causal;
     }
-    EXPECT_GT(errors[1].size(), 100u);
+    EXPECT_GT(all.size(), 600u);
   }
 }
 

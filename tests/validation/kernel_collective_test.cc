@@ -1,4 +1,5 @@
-// Collectives within a node against NCCL's measured latencies: fitted (hardware/fit) on even powers of two from 1 MiB, tested on odd ones.
+// Collectives within a node against NCCL's measured latencies: fitted (hardware/fit) on 16-bit rows of even powers of two from 1 KiB,
+// tested on odd ones from 1 MiB.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -17,46 +18,98 @@ CollectiveKind kind_of(const std::string& operation) {
   return CollectiveKind::kAllToAll;
 }
 
-int power_of_two(std::int64_t bytes) {
-  int power = 0;
-  while ((std::int64_t{1} << (power + 1)) <= bytes) ++power;
-  return power;
+bool odd_power_of_two(std::int64_t bytes) {
+  bool odd = false;
+  for (; bytes > 1; bytes /= 2) odd = !odd;
+  return odd;
+}
+
+struct SystemErrors {
+  std::vector<double> fitted, held_out, held_out_8_bits, small;  // the first two of 16-bit types from 1 MiB on
+  std::map<std::string, std::vector<double>> by_operation;       // of held_out
+};
+
+std::map<std::string, SystemErrors> errors_by_system(const MeasuredTable& table) {
+  std::map<std::string, std::pair<GpuSpec, ClusterSpec>> machines;
+  std::map<std::string, SystemErrors> systems;
+  for (std::size_t row = 0; row < table.rows.size(); ++row) {
+    const auto bytes = static_cast<std::int64_t>(table.number(row, "message_bytes"));  // message_size counts elements
+    const std::string& name = table.at(row, "gpu");
+    if (bytes < (1 << 10)) continue;
+    if (machines.count(name) == 0) {
+      const GpuSpec gpu = load_gpu(name);
+      machines[name] = {gpu, usual_cluster(gpu)};
+    }
+    const std::string& operation = table.at(row, "op");
+    const Collective work{
+        .kind = kind_of(operation), .message = Bytes(bytes), .ranks = static_cast<std::int32_t>(table.integer(row, "num_gpus"))};
+    const double simulated = seconds(collective_time(machines[name].first, machines[name].second, work)) * 1e6;
+    const double error = simulated / table.number(row, "latency_us") - 1;
+    SystemErrors& system = systems[name];
+    const bool wide = table.at(row, "dtype") == "half", held_out = odd_power_of_two(bytes);
+    if (bytes < (1 << 20)) {
+      system.small.push_back(error);
+    } else if (!held_out && wide) {
+      system.fitted.push_back(error);
+    } else if (held_out) {
+      (wide ? system.held_out : system.held_out_8_bits).push_back(error);
+      if (wide) system.by_operation[operation].push_back(error);
+    }
+  }
+  return systems;
 }
 
 TEST(KernelCollective, NcclWithinANode) {
   const auto table = measured_table("kernels/nccl_aic.csv");
   if (!table) GTEST_SKIP() << "no measured data";
-  std::map<std::string, std::pair<GpuSpec, ClusterSpec>> machines;
-  std::map<std::string, std::vector<double>> fitted, held_out;
-  std::vector<double> all_fitted, all_held_out;
-  for (std::size_t row = 0; row < table->rows.size(); ++row) {
-    const auto bytes = static_cast<std::int64_t>(table->number(row, "message_bytes"));  // message_size counts elements
-    const auto ranks = static_cast<std::int32_t>(table->number(row, "num_gpus"));
-    if (bytes < (1 << 20) || ranks > 8) continue;
-    const std::string& name = table->at(row, "gpu");
-    if (machines.count(name) == 0) {
-      const GpuSpec gpu = load_gpu(name);
-      machines[name] = {gpu, usual_cluster(gpu)};
+  const std::map<std::string, SystemErrors> systems = errors_by_system(*table);
+  EXPECT_EQ(systems.size(), 7u);
+  print_heading("kernel-collectives", "Collectives: 2-8 GPUs, nccl_aic.csv");
+  for (const auto& [name, errors] : systems) {
+    std::vector<double> held_out = errors.held_out;
+    print_summary(name + ", 1-512 MiB, 16 bits, fitted half", summary(errors.fitted));
+    print_summary(name + ", 1-512 MiB, 16 bits, held-out half", summary(held_out));
+    held_out.insert(held_out.end(), errors.held_out_8_bits.begin(), errors.held_out_8_bits.end());
+    print_summary(name + ", 1-512 MiB, 8 bits too, held-out half", summary(held_out));
+    print_summary(name + ", 1-512 KiB, both halves", summary(errors.small));
+    // Issue 5: 10 % per system from 1 MiB on; found 5.2 to 8.1 %, with 8-bit rows, which are not fitted, to 8.7 %.
+    EXPECT_LE(summary(errors.held_out).mean, 0.09) << name;
+    EXPECT_LE(summary(held_out).mean, 0.10) << name;
+    EXPECT_LE(summary(errors.small).mean, 0.11) << name;  // found 3 to 9 %
+    EXPECT_GE(errors.held_out.size(), 55u) << name;
+  }
+  print_heading("kernel-collectives-by-operation", "Collectives: held-out half from 1 MiB on, 16 bits, by operation");
+  for (const auto& [name, errors] : systems) {
+    for (const auto& [operation, of_operation] : errors.by_operation) {
+      print_summary(name + " " + operation, summary(of_operation));
+      EXPECT_LE(summary(of_operation).mean, 0.15) << name << " " << operation;  // found at most 12 %: protocols change at a size
     }
-    const Collective work{.kind = kind_of(table->at(row, "op")), .message = Bytes(bytes), .ranks = ranks};
-    const double simulated = seconds(collective_time(machines[name].first, machines[name].second, work)) * 1e6;
-    const double error = simulated / table->number(row, "latency_us") - 1;
-    const bool fit = power_of_two(bytes) % 2 == 0;
-    (fit ? fitted : held_out)[name + " " + table->at(row, "op")].push_back(error);
-    (fit ? all_fitted : all_held_out).push_back(error);
   }
-  print_heading("Collectives: 2-8 GPUs, 1-512 MiB, fitted half, against nccl_aic.csv");
-  for (const auto& [name, errors] : fitted) print_summary(name, summary(errors));
-  print_summary("all", summary(all_fitted));
-  print_heading("Collectives: held-out half");
-  for (const auto& [name, errors] : held_out) {
-    print_summary(name, summary(errors));
-    EXPECT_LE(summary(errors).median, 0.12) << name;
+}
+
+// The rates of the machine files are the table's own; between its counts nothing was measured.
+TEST(KernelCollective, HybridEp) {
+  const auto table = measured_table("kernels/hybridep_gb200.csv");
+  if (!table) GTEST_SKIP() << "no measured data";
+  const GpuSpec gpu = load_gpu("gb200-nvl72");
+  const ClusterSpec cluster = usual_cluster(gpu);
+  int compared = 0;
+  print_heading("kernel-expert-exchange", "Dispatch and combine: HybridEP on GB200, 32 SMs, 1 GiB");
+  for (std::size_t row = 0; row < table->rows.size(); ++row) {
+    if (table->integer(row, "sms") != 32) continue;
+    for (const bool dispatch : {true, false}) {
+      const Collective work{.kind = dispatch ? CollectiveKind::kDispatch : CollectiveKind::kCombine,
+                            .message = Bytes(1 << 30),
+                            .ranks = static_cast<std::int32_t>(table->integer(row, "ranks")),
+                            .library = CollectiveLibrary::kHybridEp};
+      const double measured = table->number(row, dispatch ? "dispatch_bf16_GBps" : "combine_GBps") * 1e9;
+      const double simulated = static_cast<double>(1 << 30) / seconds(collective_time(gpu, cluster, work));
+      print_summary(std::to_string(work.ranks) + (dispatch ? " ranks, dispatch" : " ranks, combine"), summary({simulated / measured - 1}));
+      EXPECT_NEAR(simulated / measured, 1, 0.01) << work.ranks;  // the fixed part: 13 of 1700 us at least
+      ++compared;
+    }
   }
-  print_summary("all", summary(all_held_out));
-  EXPECT_LE(summary(all_fitted).median, 0.06);  // 4.1 % when fitted, 4.8 % held out; room for a refit
-  EXPECT_LE(summary(all_held_out).median, 0.07);
-  EXPECT_EQ(machines.size(), 7u);
+  EXPECT_EQ(compared, 6);
 }
 
 }  // namespace

@@ -18,21 +18,23 @@ TEST(KernelElementwise, NeuSight) {
   if (!table) GTEST_SKIP() << "no measured data";
   std::map<std::string, GpuSpec> gpus;
   std::map<std::string, std::vector<double>> groups;
+  std::map<std::string, int> seen;
   for (std::size_t row = 0; row < table->rows.size(); ++row) {
     const int count = elementwise_tensors(table->at(row, "op"));
     if (count == 0) continue;
     const std::string& name = table->at(row, "gpu");
     if (gpus.count(name) == 0) gpus[name] = load_gpu(name);
+    if (seen[name]++ % 2 == 0) continue;  // fitted
     const auto elements = static_cast<std::int64_t>(table->number(row, "rows") * table->number(row, "cols"));
     const DeviceCost cost = memory_bound_cost(gpus[name], {.read = Bytes(4 * elements * (count - 1)), .written = Bytes(4 * elements)});
     groups[name].push_back((kFrameworkLaunchUs + seconds(cost.alone) * 1e6) / table->number(row, "latency_us") - 1);
   }
-  print_heading("Elementwise: fp32, against NeuSight (fractions fitted on half of these rows)");
+  print_heading("kernel-elementwise", "Elementwise: fp32, against NeuSight (held-out half)");
   EXPECT_EQ(groups.size(), 6u);
   for (const auto& [name, errors] : groups) {
     const ErrorSummary all = summary(errors);
     print_summary(name, all);
-    EXPECT_LE(all.mean, 0.03) << name;  // kernels.md 6
+    EXPECT_LE(all.mean, 0.02) << name;  // issue 5; found at most 1.8 %
   }
 }
 

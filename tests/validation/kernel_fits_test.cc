@@ -1,149 +1,122 @@
-// The constants of the catalog are those that hardware/fit finds in the measured data, and hold on the rows that it leaves out.
+// The constants of the catalog are those that its recipe finds in the measured data, and hold on the rows that it leaves out; and the
+// minimisers that find them.
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <set>
 
-#include "hardware/fit/collective_fit.h"
 #include "hardware/fit/curve_fit.h"
-#include "hardware/fit/elementwise_fit.h"
-#include "hardware/fit/flash_attention_fit.h"
 #include "hardware/fit/gemm_fit.h"
-#include "hardware/fit/inference_attention_fit.h"
 #include "hardware/fit/nelder_mead.h"
+#include "tests/validation/measured_rows.h"
+#include "tools/catalog_recipe.h"
 
 namespace stepsim {
 namespace {
 
+const char* const kRecipe = STEPSIM_SOURCE_DIR "/hardware/data/calibration.textproto";
 const char* const kData = STEPSIM_SHARED_DIR "/data";
 
-// `last_digit`: the unit of the last digit that the file states.
-void expect_catalog(double catalog, double fitted, double last_digit, const std::string& what) {
-  EXPECT_NEAR(catalog, fitted, std::max(1e-3 * std::abs(fitted), 0.5 * last_digit * (1 + 1e-6))) << what;
-}
-
-void expect_catalog(Duration catalog, Duration fitted, const std::string& what) {
-  expect_catalog(seconds(catalog) * 1e6, seconds(fitted) * 1e6, 1e-3, what);  // whole nanoseconds
-}
-
-void expect_catalog(const CollectiveFit& catalog, const CollectiveFit& fitted, const std::string& what) {
-  expect_catalog(catalog.fixed, fitted.fixed, what + " fixed");
-  expect_catalog(catalog.per_rank, fitted.per_rank, what + " per_rank");
-  expect_catalog(catalog.bus, fitted.bus, 1e-4, what + " bus");
-  expect_catalog(catalog.small_group, fitted.small_group, 1e-4, what + " small_group");
-  expect_catalog(catalog.pipeline, fitted.pipeline, what + " pipeline");
-  EXPECT_LE(catalog.bus, 1) << what;
-}
-
-void expect_catalog(const AttentionFit& catalog, const AttentionFit& fitted, const std::string& what) {
-  expect_catalog(catalog.fixed, fitted.fixed, what + " fixed");
-  expect_catalog(catalog.memory, fitted.memory, 1e-4, what + " memory");
-  ASSERT_EQ(catalog.rates.size(), fitted.rates.size()) << what;
-  for (std::size_t i = 0; i < fitted.rates.size(); ++i) {
-    const AttentionRate &a = catalog.rates[i], &b = fitted.rates[i];
-    const std::string rate = what + (b.causal ? " causal " : " full ") + std::to_string(b.head_dim);
-    ASSERT_EQ(a.head_dim, b.head_dim) << rate;
-    ASSERT_EQ(a.causal, b.causal) << rate;
-    expect_catalog(a.forward, b.forward, 1e-4, rate + " forward");
-    expect_catalog(a.forward_half_length, b.forward_half_length, 0.1, rate + " forward_half_length");
-    expect_catalog(a.backward, b.backward, 1e-4, rate + " backward");
-    expect_catalog(a.backward_half_length, b.backward_half_length, 0.1, rate + " backward_half_length");
-  }
-}
-
-void expect_catalog(const AttentionFits& fits) {
-  for (const FittedAttention& kernel : fits.kernels) {
-    for (const std::string& machine : kernel.machines) {
-      int found = 0;
-      for (const AttentionFit& catalog : load_gpu(machine).fit.attention) {
-        if (catalog.kernel != kernel.fit.kernel) continue;
-        expect_catalog(catalog, kernel.fit, machine + " kernel " + std::to_string(catalog.kernel));
+// Mean errors of held-out rows: issue 5.
+void expect_held_out_errors(const std::vector<RefittedMachine>& machines) {
+  const std::map<std::string, double> products = {{"a100-sxm-80gb", 0.05}, {"h100-sxm-80gb", 0.05}, {"h200-sxm-141gb", 0.05},
+                                                  {"b200", 0.065},         {"gb200-nvl72", 0.065},  {"b300", 0.075},
+                                                  {"gb300-nvl72", 0.05}};
+  int found = 0;
+  for (const RefittedMachine& machine : machines) {
+    const bool blackwell = machine.name.find("b200") != std::string::npos || machine.name.find("b300") != std::string::npos;
+    for (const KernelCalibration& fit : machine.classes) {
+      const FitErrors& errors = fit.errors.front();
+      const std::string what = machine.name + " " + fit.op_class + " " + fit.model + " " + errors.group;
+      const double mean = summary(errors.held_out).mean;
+      EXPECT_GT(errors.held_out.size(), 0u) << what;
+      if (fit.model == "tiles") {
+        EXPECT_LE(mean, products.at(machine.name)) << what;
+        // Held-out shapes are no worse than fitted ones: the constants are too few to learn rows by heart.
+        EXPECT_LE(mean, summary(errors.fitted).mean + 0.005) << what;
+        ++found;
+      } else if (fit.model == "TENSORRT") {
+        EXPECT_LE(mean, blackwell ? 0.09 : 0.06) << what;
+        ++found;
+      } else if (fit.op_class == "attention") {
+        EXPECT_LE(mean, 0.06) << what;
+        ++found;
+      } else if (fit.op_class == "collective") {
+        EXPECT_LE(mean, 0.10) << what;
+        ++found;
+      } else if (fit.op_class == "memory") {
+        EXPECT_LE(mean, 0.02) << what;
         ++found;
       }
-      EXPECT_EQ(found, 1) << machine;
     }
   }
+  // 7 machines with products, inference attention and collectives; 6 with elementwise kernels; training attention: 2 kernels on the A100, 4
+  // on either Hopper, 1 on each of 4 Blackwells.
+  EXPECT_EQ(found, 3 * 7 + 6 + 2 + 2 * 4 + 4);
 }
 
-TEST(KernelFits, Collectives) {
-  const auto fits = fit_collectives(kData);
-  if (!fits) GTEST_SKIP() << "no measured data";
-  EXPECT_EQ(fits->sets.size(), 3u);  // A100, Hopper, Blackwell
-  for (const FittedCollectives& set : fits->sets) {
-    for (const std::string& machine : set.machines) {
-      const KernelFit catalog = load_gpu(machine).fit;
-      expect_catalog(catalog.all_reduce, set.all_reduce, machine + " all_reduce");
-      expect_catalog(catalog.gather, set.gather, machine + " gather");
-      expect_catalog(catalog.all_to_all, set.all_to_all, machine + " all_to_all");
+// NT products against others of SimuMax: the factor of the fitted half and of the other.
+void expect_weight_gradients(const std::vector<RefittedMachine>& machines) {
+  int found = 0;
+  for (const RefittedMachine& machine : machines) {
+    for (const KernelCalibration& fit : machine.classes) {
+      if (fit.model != "weight gradient") continue;
+      ++found;
+      EXPECT_FALSE(fit.recorded);
+      ASSERT_EQ(fit.errors.size(), 2u);  // NT, then TN and NN
+      // With the factor both kinds are equally far off: what is left is the machine's.
+      EXPECT_NEAR(summary(fit.errors[0].held_out).bias, summary(fit.errors[1].held_out).bias, 0.03) << machine.name;
     }
   }
-  EXPECT_EQ(fits->errors.size(), 27u);  // 7 GPUs by 4 operations, no all-to-all on GB200
-  for (const FitErrors& errors : fits->errors) {
-    EXPECT_LE(summary(errors.fitted).median, 0.12) << errors.group;
-    EXPECT_LE(summary(errors.held_out).median, 0.12) << errors.group;
-  }
+  EXPECT_EQ(found, 2);  // A100 and B200
 }
 
-TEST(KernelFits, FlashAttentionTables) {
-  const auto fits = fit_flash_attention(kData);
-  if (!fits) GTEST_SKIP() << "no measured data";
-  expect_catalog(*fits);
-  std::size_t fitted = 0, held_out = 0;
-  int above = 0;
-  for (const FitErrors& errors : fits->errors) {
-    fitted += errors.fitted.size();
-    held_out += errors.held_out.size();
-    for (const double error : errors.fitted) EXPECT_LE(std::abs(error), 0.06) << errors.group;  // kernels.md 6
-    for (const double error : errors.held_out) {
-      if (std::abs(error) > 0.06) ++above;
-      EXPECT_LE(std::abs(error), 0.075) << errors.group;
+// One test, for the refit takes half a minute.
+TEST(KernelFits, TheCatalogIsItsRefit) {
+  if (!std::filesystem::exists(std::string(kData) + "/kernels/nccl_aic.csv")) GTEST_SKIP() << "no measured data";
+  const std::vector<RefittedMachine> machines = refit_catalog(kRecipe, kData, [](double, const std::string&) {});
+  EXPECT_EQ(machines.size(), 13u);
+  for (const RefittedMachine& machine : machines) {
+    for (const std::string& difference : machine.differences) {
+      ADD_FAILURE() << machine.path << " " << difference << "\nstepsim calibrate --recipe " << kRecipe << " --data " << kData << " --write";
     }
   }
-  EXPECT_LE(above, 1);  // FlashAttention-3, head dimension 64, causal, 1024 keys: slower than both neighbours allow in this form
-  EXPECT_GT(fitted, 100u);
-  EXPECT_GT(held_out, 100u);
+  expect_held_out_errors(machines);
+  expect_weight_gradients(machines);
 }
 
-TEST(KernelFits, InferenceAttention) {
-  const auto fits = fit_inference_attention(kData);
-  if (!fits) GTEST_SKIP() << "no measured data";
-  expect_catalog(*fits);
-  EXPECT_EQ(fits->errors.size(), 13u);  // 7 GPUs by mask; the A100 file has causal rows only
-  for (const FitErrors& errors : fits->errors) {
-    const bool blackwell = errors.group.find('B') != std::string::npos && errors.group.find("A100") == std::string::npos;
-    const double bound = blackwell ? 0.10 : 0.07;  // kernels.md 6; A100 as H100
-    EXPECT_LE(summary(errors.fitted).mean, bound) << errors.group;
-    EXPECT_LE(summary(errors.held_out).mean, bound) << errors.group;
-    EXPECT_GT(errors.held_out.size(), 100u) << errors.group;
+// What a user's 60 rows find, half of them fitted, on all rows of the GPU but those. Every N/60th row, so that sizes are mixed.
+TEST(KernelFits, SixtyRowsOfAnUnknownGpu) {
+  print_heading("kernel-sixty-rows", "Products fitted on 30 of 60 rows, all other rows of the GPU");
+  for (const auto& [name, machine] : gemm_gpus()) {
+    const auto table = measured_table(std::string("kernels/gemm_aic_") + name + ".csv");
+    if (!table) GTEST_SKIP() << "no measured data";
+    const std::vector<MeasuredGemm> rows = measured_gemms(*table);
+    constexpr std::size_t kRows = 60;
+    std::vector<MeasuredGemm> few;
+    std::set<std::size_t> taken;
+    for (std::size_t i = 0; i < kRows; ++i) taken.insert(i * rows.size() / kRows);
+    for (const std::size_t i : taken) few.push_back(rows[i]);
+    hold_out_pairs(few);
+    GpuSpec gpu = load_gpu(machine);
+    const auto fit = fit_gemm(gpu, few);
+    ASSERT_TRUE(fit.has_value()) << name;
+    use(*fit, gpu.fit);
+    std::vector<double> all, training;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (taken.count(i) > 0) continue;
+      all.push_back(simulated_s(gpu, rows[i]) / rows[i].measured_s - 1);
+      if (rows[i].training_size()) training.push_back(all.back());
+    }
+    print_summary(std::string(name) + (fit->tiles ? ", tiles" : ", roofline") + ", all shapes", summary(all));
+    print_summary(std::string(name) + ", m, n, k >= 1024", summary(training));
+    // Twice what issue 5 asks of fits on 2,500 rows, at most: A100 11.5 %, Blackwell 12 % of all shapes; 5 to 7.5 % from 1024.
+    EXPECT_LE(summary(all).mean, 0.15) << name;
+    EXPECT_LE(summary(training).mean, 0.10) << name;
   }
-}
-
-// Bounds on held-out shapes: kernel_gemm_test.cc.
-TEST(KernelFits, TiledGemms) {
-  const auto fits = fit_gemms(kData);
-  if (!fits) GTEST_SKIP() << "no measured data";
-  EXPECT_EQ(fits->kernels.size(), 7u);
-  for (const FittedGemm& gemm : fits->kernels) {
-    const auto catalog = load_gpu(gemm.machine).fit.gemm_tile;
-    ASSERT_TRUE(catalog.has_value()) << gemm.machine;
-    expect_catalog(catalog->fixed, gemm.fit.fixed, gemm.machine + " fixed");
-    expect_catalog(catalog->compute, gemm.fit.compute, 1e-4, gemm.machine + " compute");
-    expect_catalog(catalog->memory, gemm.fit.memory, 1e-4, gemm.machine + " memory");
-    expect_catalog(catalog->feed.value * 1e-9, gemm.fit.feed.value * 1e-9, 0.1, gemm.machine + " feed");
-    expect_catalog(catalog->waves, gemm.fit.waves, 1e-3, gemm.machine + " waves");
-  }
-  ASSERT_EQ(fits->weight_gradients.size(), 2u);  // A100-PCIe, B200
-  for (const FittedWeightGradient& fit : fits->weight_gradients) {
-    const auto catalog = load_gpu(fit.gpu == "B200" ? "b200" : "a100-sxm-80gb").fit.gemm_tile;
-    ASSERT_TRUE(catalog.has_value()) << fit.gpu;
-    expect_catalog(catalog->weight_gradient, fit.ratio, 1e-3, fit.gpu + " weight_gradient");
-    EXPECT_NEAR(fit.held_out_ratio, fit.ratio, 0.03) << fit.gpu;
-    EXPECT_GT(fit.rows, 25u) << fit.gpu;
-  }
-  ASSERT_EQ(fits->errors.size(), 14u);
-  for (const FitErrors& errors : fits->errors) {
-    // Held-out shapes are no worse than fitted ones: the constants are too few to learn rows by heart.
-    EXPECT_LE(summary(errors.held_out).mean, summary(errors.fitted).mean + 0.005) << errors.group;
-  }
+  std::printf("\n");
 }
 
 // Rosenbrock's valley: (1 - x)^2 + 100 (y - x^2)^2 is least, 0, at (1, 1).
@@ -163,23 +136,6 @@ TEST(KernelFits, SimplexNeedsNoSlope) {
   const std::vector<double> x = simplex_minimum(stairs, {0, 0}, 1, 200);
   EXPECT_NEAR(x[0], 3, 0.126);
   EXPECT_NEAR(x[1], -2, 0.126);
-}
-
-TEST(KernelFits, Elementwise) {
-  const auto fits = fit_elementwise(kData);
-  if (!fits) GTEST_SKIP() << "no measured data";
-  EXPECT_EQ(fits->machines.size(), 6u);
-  for (const FittedElementwise& fit : fits->machines) {
-    expect_catalog(load_gpu(fit.machine).fit.memory_fused, fit.fraction, 1e-3, fit.machine + " fused");
-    EXPECT_LE(fit.fraction, 1) << fit.machine;
-    EXPECT_GT(fit.launch_us, 10) << fit.machine;  // kernels.md 2.3: 13-20 us
-    EXPECT_LT(fit.launch_us, 25) << fit.machine;
-  }
-  for (const FitErrors& errors : fits->errors) {
-    EXPECT_LE(summary(errors.fitted).mean, 0.03) << errors.group;  // kernels.md 6
-    EXPECT_LE(summary(errors.held_out).mean, 0.03) << errors.group;
-    EXPECT_GT(errors.held_out.size(), 100u) << errors.group;
-  }
 }
 
 // A curve whose constants are known: y = 3 exp(-x / 2), and one row of ten that is far off, which mean |residual| passes by.

@@ -32,7 +32,7 @@ TEST(KernelGemm, GoldenRowsOfRoofline3) {
     EXPECT_NEAR(simulated / golden, 1, 0.01) << table->at(row, "gpu") << " row " << row;  // kernels.md 6: 1 %
     errors.push_back(simulated / golden - 1);
   }
-  print_heading("GEMM: this model against gemm_golden.csv roofline3_us");
+  print_heading("kernel-gemm-golden-roofline", "GEMM: this model against gemm_golden.csv roofline3_us");
   print_summary("all", summary(errors));
 }
 
@@ -73,7 +73,7 @@ TEST(KernelGemm, GoldenRowsOfTiles) {
     errors.push_back(simulated / golden - 1);
   }
   EXPECT_EQ(errors.size(), 32u);
-  print_heading("GEMM: this model with the published constants against gemm_golden.csv tile_us");
+  print_heading("kernel-gemm-golden-tiles", "GEMM: this model with the published constants against gemm_golden.csv tile_us");
   print_summary("all", summary(errors));
 }
 
@@ -86,7 +86,7 @@ TEST(KernelGemm, HeldOutShapes) {
   const std::vector<Case> cases = {
       {"A100-SXM4-80GB", 0.115, 0.05}, {"H100-SXM", 0.09, 0.05},  {"H200-SXM", 0.09, 0.05}, {"B200-SXM", 0.12, 0.065},
       {"GB200", 0.12, 0.065},          {"B300-SXM", 0.12, 0.075}, {"GB300", 0.10, 0.05}};
-  print_heading("GEMM: bf16, held-out (n, k) pairs of aiconfigurator");
+  print_heading("kernel-gemm-held-out", "GEMM: bf16, held-out (n, k) pairs of aiconfigurator");
   const std::vector<MeasuredGpu> gpus = gemm_gpus();
   ASSERT_EQ(gpus.size(), cases.size());
   for (std::size_t i = 0; i < gpus.size(); ++i) {
@@ -111,15 +111,6 @@ TEST(KernelGemm, HeldOutShapes) {
   }
 }
 
-// Mean error at most `mean`, bias within 0.02 of `bias`: what was found, so that a change is seen.
-void expect_summary(const std::string& name, const std::vector<double>& errors, double mean, double bias) {
-  const ErrorSummary found = summary(errors);
-  print_summary(name, found);
-  EXPECT_GT(found.rows, 0u) << name;
-  EXPECT_LE(found.mean, mean) << name;
-  EXPECT_NEAR(found.bias, bias, 0.02) << name;
-}
-
 // A row of vidur's tables as the product it timed: Llama-2, gated MLP, sharded `tp` ways.
 std::optional<Gemm> vidur_gemm(const MeasuredTable& table, std::size_t row) {
   const std::string& op = table.at(row, "op");
@@ -142,7 +133,7 @@ std::optional<Gemm> vidur_gemm(const MeasuredTable& table, std::size_t row) {
 TEST(KernelGemm, OtherLaboratoryVidur) {
   const auto table = measured_table("kernels/vidur_mlp.csv");
   if (!table) GTEST_SKIP() << "no measured data";
-  print_heading("GEMM: vidur, Llama-2 7B and 70B, fp16, 64 to 4096 tokens, at least 50 us; nothing refitted");
+  print_heading("kernel-gemm-vidur", "GEMM: vidur, Llama-2 7B and 70B, fp16, 64 to 4096 tokens, at least 50 us; nothing refitted");
   struct Case {
     const char *gpu, *machine;
     double mean, bias;
@@ -176,7 +167,7 @@ TEST(KernelGemm, OtherLaboratoryLlmCompass) {
     ASSERT_GT(measured_ms, 0) << row.at(1);
     if (measured_ms >= 0.1) errors.push_back(gemm_s(gpu, work) / (measured_ms * 1e-3) - 1);
   }
-  print_heading("GEMM: LLMCompass, A100, at least 100 us; nothing refitted");
+  print_heading("kernel-gemm-llmcompass", "GEMM: LLMCompass, A100, at least 100 us; nothing refitted");
   expect_summary("A100", errors, 0.13, 0.12);
 }
 
@@ -184,7 +175,7 @@ TEST(KernelGemm, OtherLaboratoryLlmCompass) {
 TEST(KernelGemm, OtherLaboratorySimuMax) {
   const auto table = measured_table("kernels/simumax_efficiency.csv");
   if (!table) GTEST_SKIP() << "no measured data";
-  print_heading("GEMM: SimuMax, training shapes by layout; nothing refitted but the ratio NT / others");
+  print_heading("kernel-gemm-simumax", "GEMM: SimuMax, training shapes by layout; nothing refitted but the ratio NT / others");
   struct Case {
     const char *gpu, *machine, *layout;
     double mean, bias;
@@ -211,7 +202,7 @@ TEST(KernelGemm, OtherLaboratorySimuMax) {
 TEST(KernelGemm, OtherLaboratoryInferSim) {
   const auto table = measured_table("kernels/infersim_gemm.csv");
   if (!table) GTEST_SKIP() << "no measured data";
-  print_heading("GEMM: InferSim, fp8, nothing refitted");
+  print_heading("kernel-gemm-infersim", "GEMM: InferSim, fp8, nothing refitted");
   struct Case {
     const char *gpu, *machine;
     double mean, bias;

@@ -76,22 +76,49 @@ TEST(AttentionCost, RateAtALength) {
       {.head_dim = 64, .causal = true, .forward = 0.4, .forward_half_length = 1000, .backward = 0.2, .backward_half_length = 1000},
       {.head_dim = 128, .causal = true, .forward = 0.6, .forward_half_length = 1000, .backward = 0.3, .backward_half_length = 1000}};
   gpu.fit.attention = {fit};
-  Attention work{.batch = 1, .heads = 20, .kv_heads = 20, .queries = 1000, .keys = 1000, .head_dim = 128};
-  // FLOPs 4 * 20 * 1000^2 * 128 / 2 = 5.12e9; rate .6 / (1 + 1000 / 1000) = .3 of 100 TFLOP/s: 170.67 us; 8 * 20 blocks fill 100 SMs.
-  EXPECT_NEAR(us(attention_cost(gpu, work).alone), 5.12e9 / 30e12 * 1e6, 1e-5);
+  Attention work{.batch = 1, .heads = 25, .kv_heads = 25, .queries = 1024, .keys = 1000, .head_dim = 128};
+  // 8 blocks of 128 queries for each of 25 heads: 2 waves on 100 SMs. FLOPs 4 * 25 * 1024 * 1000 * 128 / 2 = 6.5536e9; rate
+  // .6 / (1 + 1000 / 1000) = .3 of 100 TFLOP/s.
+  EXPECT_NEAR(us(attention_cost(gpu, work).alone), 6.5536e9 / 30e12 * 1e6, 1e-5);
   EXPECT_DOUBLE_EQ(us(attention_cost(gpu, work).fixed), 5);
   EXPECT_EQ(attention_cost(gpu, work).sm, 1);
   work.backward = true;  // 2.5 x the FLOPs at half the rate
-  EXPECT_NEAR(us(attention_cost(gpu, work).alone), 5 * 5.12e9 / 30e12 * 1e6, 1e-5);
+  EXPECT_NEAR(us(attention_cost(gpu, work).alone), 5 * 6.5536e9 / 30e12 * 1e6, 1e-5);
   work.backward = false;
   work.head_dim = 96;  // halfway between .4 and .6
-  EXPECT_NEAR(us(attention_cost(gpu, work).alone), 3.84e9 / 25e12 * 1e6, 1e-5);
+  EXPECT_NEAR(us(attention_cost(gpu, work).alone), 4.9152e9 / 25e12 * 1e6, 1e-5);
   work.head_dim = 256;  // the nearest is 128
-  EXPECT_NEAR(us(attention_cost(gpu, work).alone), 10.24e9 / 30e12 * 1e6, 1e-5);
+  EXPECT_NEAR(us(attention_cost(gpu, work).alone), 13.1072e9 / 30e12 * 1e6, 1e-5);
   work.head_dim = 128;
-  work.heads = work.kv_heads = 5;  // 8 * 5 blocks on 100 SMs: .4 of the rate for a quarter of the work
-  EXPECT_NEAR(us(attention_cost(gpu, work).alone), 1.28e9 / 12e12 * 1e6, 1e-5);
+  work.heads = work.kv_heads = 5;  // 40 blocks on 100 SMs: .4 of the rate for a fifth of the work
+  EXPECT_NEAR(us(attention_cost(gpu, work).alone), 1.31072e9 / 12e12 * 1e6, 1e-5);
   EXPECT_DOUBLE_EQ(attention_cost(gpu, work).sm, 0.4);
+  EXPECT_EQ(attention_cost(gpu, work).bound, Bound::kWaves);  // more than half of the SMs are empty
+}
+
+TEST(AttentionCost, WavesAndWholeTiles) {
+  GpuSpec gpu = round_gpu();
+  AttentionFit fit;
+  fit.memory = 1;
+  fit.rates = {{.head_dim = 128, .causal = false, .forward = 0.5, .backward = 0.5}};
+  gpu.fit.attention = {fit};
+  // One block of 128 queries and 1000 keys: 4 * 128 * 1000 * 128 = 65.536e6 FLOPs on an SM of .5 TFLOP/s: 131.072 us.
+  Attention work{.batch = 1, .heads = 1, .kv_heads = 1, .queries = 128, .keys = 1000, .head_dim = 128, .causal = false};
+  const auto alone = [&] { return us(attention_cost(gpu, work).alone); };
+  EXPECT_NEAR(alone(), 131.072, 1e-4);
+  work.queries = 1;  // a tile is whole
+  EXPECT_NEAR(alone(), 131.072, 1e-4);
+  work.queries = 128;
+  work.heads = 100;  // one wave
+  EXPECT_NEAR(alone(), 131.072, 1e-4);
+  work.heads = 120;  // 1.2 waves and .75 of the .8 that the second lacks: 1.8
+  EXPECT_NEAR(alone(), 1.8 * 131.072, 1e-4);
+  // TensorRT-LLM's op writes a cache first: memory's time comes on top, elsewhere the longer of the two counts. 2 * (120 * 128 + 1000) *
+  // 128 * 2 B at .1 TB/s: 83.7632 us.
+  gpu.fit.attention.front().memory = 0.1;
+  EXPECT_NEAR(alone(), 1.8 * 131.072, 1e-4);
+  gpu.fit.attention.front().kernel = work.kernel = 3;
+  EXPECT_NEAR(alone(), 1.8 * 131.072 + 83.7632, 1e-4);
 }
 
 TEST(CollectiveCost, NcclConventionsWithinADomain) {
@@ -112,6 +139,51 @@ TEST(CollectiveCost, NcclConventionsWithinADomain) {
   EXPECT_NEAR(time(CollectiveKind::kAllReduce, 4, 4), 15000 + 10 + 20, 1e-5);
   // All-to-all over 8: half of the buffer leaves the domain by the GPU's own NIC: 50 MB, 5000 us; one step of 5 us.
   EXPECT_NEAR(time(CollectiveKind::kAllToAll, 8), 5000 + 13 + 5, 1e-5);
+}
+
+TEST(CollectiveCost, TheQuickerProtocolCounts) {
+  GpuSpec gpu = round_gpu();
+  const ClusterSpec cluster = round_cluster();
+  gpu.fit.all_reduce.quick_fixed = std::chrono::microseconds(2);
+  gpu.fit.all_reduce.quick_per_rank = std::chrono::microseconds(1);
+  gpu.fit.all_reduce.quick_bus = 0.1;
+  const auto time = [&](std::int64_t bytes, std::int32_t ranks) {
+    return us(collective_time(gpu, cluster, {.kind = CollectiveKind::kAllReduce, .message = Bytes(bytes), .ranks = ranks}));
+  };
+  // 2 ranks send M bytes: 2 + 1 us + M / 10 GB/s against 10 + 1 us + M / 50 GB/s: alike where M .08 us/kB = 8 us, at 100 kB.
+  EXPECT_NEAR(time(50'000, 2), 3 + 5, 1e-5);
+  EXPECT_NEAR(time(100'000, 2), 13, 1e-5);
+  EXPECT_NEAR(time(200'000, 2), 11 + 4, 1e-5);
+  // 8 ranks in two domains of 4 send 87.5 kB, their four NICs a quarter each: 2.1875 us. Quick: 2 + 3 + 8.75 us, streamed: 10 + 3 us and
+  // the network's 2.1875 rather than 1.75 us; two hops of 5 us.
+  EXPECT_NEAR(time(50'000, 8), 13.75 + 10, 1e-5);
+}
+
+TEST(CollectiveCost, ExpertLibrariesWithinAndAcrossDomains) {
+  GpuSpec gpu = round_gpu();
+  const ClusterSpec cluster = round_cluster();
+  ExpertExchange exchange{.library = CollectiveLibrary::kHybridEp, .fixed = std::chrono::microseconds(7), .sms = 32, .rates = {}};
+  exchange.rates = {{2, BytesPerSecond(50e9), BytesPerSecond(40e9)}, {4, BytesPerSecond(30e9), BytesPerSecond(20e9)}};
+  gpu.fit.expert_exchanges = {exchange};
+  Collective work{.kind = CollectiveKind::kDispatch, .message = Bytes(120'000'000), .ranks = 2, .library = CollectiveLibrary::kHybridEp};
+  const auto time = [&] { return us(collective_time(gpu, cluster, work)); };
+  EXPECT_NEAR(time(), 7 + 2400, 1e-5);
+  EXPECT_DOUBLE_EQ(collective_cost(gpu, cluster, work).sm, 0.32);
+  EXPECT_DOUBLE_EQ(collective_cost(gpu, cluster, work).nvlink_out, 0.25);  // half of the bytes leave the GPU, in 2400 us at 100 GB/s
+  work.ranks = 3;                                                          // halfway: 40 GB/s
+  EXPECT_NEAR(time(), 7 + 3000, 1e-5);
+  work.kind = CollectiveKind::kCombine;  // 30 GB/s
+  EXPECT_NEAR(time(), 7 + 4000, 1e-5);
+  work.kind = CollectiveKind::kDispatch;
+  work.ranks = 8;  // two domains: half of the bytes at the NIC's 10 GB/s, one hop of 5 us; 30 GB/s within them
+  EXPECT_NEAR(time(), 7 + 5 + 6000, 1e-5);
+  EXPECT_EQ(collective_cost(gpu, cluster, work).bound, Bound::kNetwork);
+  // Without rates of the library: NCCL's all-to-all. 3/4 of the bytes at 50 GB/s, 10 + 3 us.
+  work.ranks = 4;
+  work.library = CollectiveLibrary::kDeepEp;
+  EXPECT_NEAR(time(), 1800 + 13, 1e-5);
+  work.library = CollectiveLibrary::kNccl;
+  EXPECT_NEAR(time(), 1800 + 13, 1e-5);
 }
 
 TEST(DeviceCostTest, AbsurdSizesAreInputErrors) {

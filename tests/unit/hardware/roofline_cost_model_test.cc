@@ -89,10 +89,10 @@ TEST(RooflineCostModel, MarkersCostNothing) {
 
 TEST(RooflineCostModel, BoundBy) {
   const Modelled h100("h100");
-  EXPECT_EQ(h100.model.bound_by(Gemm{.m = 8192, .n = 8192, .k = 8192}), "compute");
-  EXPECT_EQ(h100.model.bound_by(Gemm{.m = 8, .n = 65536, .k = 8192}), "memory");
-  EXPECT_EQ(h100.model.bound_by(Gemm{.m = 8, .n = 8, .k = 8}), "latency");
-  EXPECT_EQ(h100.model.bound_by(Copy{.bytes = Bytes(1 << 30)}), "link");
+  EXPECT_EQ(h100.model.explained(Gemm{.m = 8192, .n = 8192, .k = 8192}).bound_by, "compute");
+  EXPECT_EQ(h100.model.explained(Gemm{.m = 8, .n = 65536, .k = 8192}).bound_by, "memory");
+  EXPECT_EQ(h100.model.explained(Gemm{.m = 8, .n = 8, .k = 8}).bound_by, "latency");
+  EXPECT_EQ(h100.model.explained(Copy{.bytes = Bytes(1 << 30)}).bound_by, "host link");
 }
 
 TEST(RooflineCostModel, SpansOutliveLaterCalls) {

@@ -100,6 +100,15 @@ TEST(OptimizerStep, CopiesWeightsInAKernelOfTheirOwn) {
             (MemoryBound{.read = Bytes(100 * 4), .written = Bytes(100 * 2)}));
 }
 
+// Eight kernels of torch's lists: 12 operands read and 8 written of the parameters' fp32 copy, 80 B a parameter.
+TEST(OptimizerStep, EagerAdamWMovesEachOperandByItself) {
+  StepRequest request = small_request(1);
+  request.framework.fused_optimizer = false;
+  const BuiltStep built = build_step(request, small_templates());
+  EXPECT_EQ(kernel_of(built.graph, op_named(built.graph, "optimizer L0 AdamW update")),
+            (MemoryBound{.read = Bytes(100 * 48), .written = Bytes(100 * 32)}));
+}
+
 // Without a group the norm is this device's: no collective, and the host waits for the kernel.
 TEST(OptimizerStep, TheHostWaitsForTheNormWhereItReadsIt) {
   for (const bool reads : {true, false}) {

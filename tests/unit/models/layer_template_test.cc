@@ -455,6 +455,11 @@ TEST(Parameters, GradientsFollowTheirDtype) {
   llama.framework.gradient_bits = 16;
   EXPECT_EQ(gradient(), DType::kBf16);
   EXPECT_FALSE(accumulates());
+  // A 16-bit buffer is read too where it is kept; a gradient of its own is not.
+  const auto reads_own = [&] { return std::get<Gemm>(op_named(llama.layer().backward, "qkv weight gradient")->work).accumulate; };
+  EXPECT_TRUE(reads_own());
+  llama.framework.gradients_always_allocated = false;
+  EXPECT_FALSE(reads_own());
   llama.training.gradient_dtype = DType::kFp32;
   EXPECT_EQ(gradient(), DType::kFp32);
 }

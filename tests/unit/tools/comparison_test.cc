@@ -97,6 +97,16 @@ TEST(Comparison, TextAndJsonSayTheSame) {
   const double difference = figure(full, "step_time_s") - figure(base, "step_time_s");
   EXPECT_EQ(json["differences"][0]["step_time_s"]["absolute"], difference);
   EXPECT_EQ(json["differences"][0]["step_time_s"]["relative"], figure(full, "step_time_s") / figure(base, "step_time_s") - 1);
+  const auto& first = json["differences"][0];
+  EXPECT_NEAR(first["difference"].get<double>(), first["step_time_s"]["relative"].get<double>(), 1e-12);
+  EXPECT_LT(first["difference_band"]["lower"], first["difference"]);
+  EXPECT_GT(first["difference_band"]["upper"], first["difference"]);
+  EXPECT_EQ(first["sign_certain"], true);                    // a forward pass more
+  EXPECT_EQ(json["differences"][1]["sign_certain"], false);  // the same step on a smaller card
+  EXPECT_EQ(json["differences"][1]["difference_band"]["upper"], 0);
+  EXPECT_THAT(text, HasSubstr("\n2 is +"));
+  EXPECT_THAT(text, HasSubstr("3 is as fast as 1"));
+  EXPECT_THAT(text, HasSubstr(", sign certain; errors of kernels, links, stack cancel\nfrom 1 to 2: "));
   double explained = 0;
   for (const auto& op : json["differences"][0]["ops"]) explained += op["difference_s"].get<double>();
   EXPECT_NEAR(explained, difference, 1e-12);

@@ -116,10 +116,57 @@ TEST(Explanation, JsonHasTheFieldsOfTheContract) {
   for (const char* const name : {"layer", "op", "name", "shape", "dtype", "bytes", "placement", "born", "dies"}) {
     EXPECT_TRUE(json["tensors"][0].contains(name)) << name;
   }
-  for (const char* const name : {"name", "phase", "flops", "hbm_bytes", "link_bytes", "time_s", "bound_by"}) {
+  for (const char* const name :
+       {"name", "phase", "flops", "hbm_bytes", "link_bytes", "time_s", "bound_by", "efficiency", "efficiency_of", "detail"}) {
     EXPECT_TRUE(json["ops"][0].contains(name)) << name;
   }
   EXPECT_NE(explain_text(job, run, explanation(job, run)).find("layers 0-3"), std::string::npos);
+}
+
+// Of two pipeline stages on two nodes: products on the tensor cores, collectives of a node on NVLink, transfers between nodes.
+TEST(Explanation, OpsSayWhatBoundsThem) {
+  const Job job = gpt_job({flag("--sequence-parallel", "true"), flag("--pp", "2"), flag("--global-batch", "4")});
+  const StepRun run = run_step(job);
+  const Explanation explained = explanation(job, run);
+  std::map<std::string, std::string> bounds;  // by kind of op
+  for (const OpAccount& op : explained.ops) {
+    const Cost cost = run.costs->cost(run.step.graph.work(op.op), DeviceId{op.stage});
+    const double alone_s = seconds(cost.fixed + cost.alone);
+    bounds[std::string(run.step.graph.label(run.step.graph.op(op.op).kind))] = op.kernel.bound_by;
+    EXPECT_GE(op.kernel.efficiency, 0) << op.name;
+    EXPECT_LE(op.kernel.efficiency, 1) << op.name;
+    if (std::holds_alternative<Gemm>(run.step.graph.work(op.op))) {
+      EXPECT_NEAR(op.kernel.efficiency, op.flops.value / (alone_s * 312e12), 1e-9) << op.name;  // an A100's dense peak
+      EXPECT_EQ(op.kernel.of, "312 TFLOP/s bf16");
+    }
+    if (std::holds_alternative<MemoryBound>(run.step.graph.work(op.op)) && op.kernel.bound_by == "memory") {
+      EXPECT_NEAR(op.kernel.efficiency, static_cast<double>(op.memory.value) / (alone_s * 2039e9), 1e-6) << op.name;
+    }
+  }
+  EXPECT_EQ(bounds.at("fc1"), "compute");
+  EXPECT_EQ(bounds.at("norm 1 output all-gather"), "link");
+  EXPECT_EQ(bounds.at("send forward"), "network");
+  EXPECT_EQ(bounds.at("AdamW update"), "memory");
+  EXPECT_EQ(bounds.at("gradient norm all-reduce"), "latency");
+}
+
+// Lines of the table of bounds fit a screen.
+TEST(Explanation, BoundsFitTheColumns) {
+  const Job job = gpt_job({flag("--sequence-parallel", "true"), flag("--recompute", "full")});
+  const StepRun run = run_step(job);
+  const std::string text = explain_text(job, run, explanation(job, run));
+  std::size_t at = text.find("\nwhat bounds them, alone on the device, by time: compute ");
+  ASSERT_NE(at, std::string::npos);
+  std::size_t lines = 0;
+  while (at < text.size() - 1) {
+    const std::size_t end = text.find('\n', at + 1);
+    ASSERT_NE(end, std::string::npos);
+    EXPECT_LE(end - at - 1, 110u) << text.substr(at + 1, end - at - 1);
+    ++lines;
+    at = end;
+  }
+  EXPECT_GT(lines, 20u);
+  EXPECT_NE(text.find(" % of 312 TFLOP/s bf16  256x128 tiles, "), std::string::npos);
 }
 
 TEST(Explanation, OffloadedTensorsLiveTwice) {

@@ -38,7 +38,14 @@ TEST(ReportJson, HasTheFieldsOfTheContract) {
   for (const char* const name : {"forward", "backward", "tail"}) EXPECT_TRUE(json["exposed_copy"].contains(name)) << name;
   EXPECT_EQ(json["simulation"]["fingerprint"].get<std::string>().size(), 16u);
   EXPECT_EQ(json["flops"]["by_convention"].size(), all_conventions().size());
-  EXPECT_TRUE(json["step_time_band"].is_null());
+  EXPECT_LT(json["step_time_band"]["lower"], json["step_time_s"]);
+  EXPECT_GT(json["step_time_band"]["upper"], json["step_time_s"]);
+  for (const Json& source : json["step_time_band"]["sources"]) {
+    EXPECT_LE(source["lower"], 0) << source;
+    EXPECT_GE(source["upper"], 0) << source;
+    EXPECT_GT(source["reason"].get<std::string>().size(), 10u) << source;
+  }
+  EXPECT_TRUE(json["evidence"].is_array());
   EXPECT_TRUE(json["out_of_memory"].is_null());
   EXPECT_LE(json["critical_path"].size(), 50u);
 }

@@ -1,9 +1,12 @@
 #include "tools/run_summary.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <sstream>
 
 #include "tests/unit/tools/test_jobs.h"
+#include "tools/evidence.h"
+#include "tools/step_time_band.h"
 #include "tools/text_lines.h"
 
 namespace stepsim {
@@ -15,6 +18,12 @@ static std::vector<std::string> lines_of(const JobInput& input) {
   std::vector<std::string> lines;
   for (std::string line; std::getline(text, line);) lines.push_back(line);
   return lines;
+}
+
+static std::string milliseconds(double seconds_of) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f", seconds_of * 1e3);
+  return text;
 }
 
 TEST(RunSummary, FitsOnAScreenWithTheVerdictFirst) {
@@ -53,6 +62,47 @@ static std::string text_from(const std::vector<std::string>& lines, const std::s
     text += next->substr(next->find_first_not_of(' ') - 1);
   }
   return text;
+}
+
+TEST(RunSummary, TheFirstLineHasTheBand) {
+  const JobInput input = main_job();
+  const Job job = resolve_job(input);
+  const StepRun run = run_step(job);
+  const StepTimeBand band = step_time_band(banded_step(job, run.run, run.step.graph).value());
+  const std::string wanted =
+      milliseconds(seconds(run.run.result.end)) + " ms (" + milliseconds(band.lower_s) + " to " + milliseconds(band.upper_s) + ")";
+  const std::string first = lines_of(input)[0];
+  EXPECT_NE(first.find("step time " + wanted), std::string::npos) << first << " lacks " << wanted;
+}
+
+TEST(RunSummary, TheEvidenceIsThatOfTheStack) {
+  Job job = resolve_job(main_job());
+  job.stack.reset();
+  job.gpu.fits.clear();
+  EXPECT_EQ(evidence_text(job), "none of this software stack, hence the wide band: extrapolates; no measured kernels of h100-sxm-80gb");
+  EXPECT_TRUE(evidence_rows(job).empty());
+  StackSpec stack;
+  stack.name = "mine";
+  stack.evidence = {
+      {.source = "steps.csv", .conditions = "700 W", .rows = 12, .error_before = 0.2, .error_after = 0.03, .left_out = 0.044}};
+  job.stack = stack;
+  FitRecord fit;
+  fit.op_class = "gemm";
+  fit.data = "gemm.csv";
+  fit.held_out_rows = 40;
+  fit.held_out_error = 0.046;
+  fit.held_out_bias = -0.01;
+  job.gpu.fits = {fit};
+  EXPECT_EQ(evidence_text(job),
+            "stack mine: 12 measured rows, each 4.4 % off where the others fit (steps.csv); kernels held out: gemm 4.6 %");
+  const std::vector<EvidenceRow> rows = evidence_rows(job);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].of, "stack mine");
+  EXPECT_EQ(rows[0].error, 0.044);
+  EXPECT_EQ(rows[0].fitted_error, 0.03);
+  EXPECT_EQ(rows[1].rows, 40);
+  EXPECT_EQ(rows[1].bias, -0.01);
+  EXPECT_EQ(rows[1].fitted_error, std::nullopt);
 }
 
 TEST(RunSummary, NamesTheLayout) {

@@ -1,0 +1,58 @@
+// A software stack on a GPU: how much longer kernels take in sustained training than the benchmarks that the machine's file was fitted on,
+// with the evidence for it. Belongs to (GPU, precision, software); the bare machine has none.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hardware/machine_spec.h"
+
+namespace stepsim {
+
+// Time over that of the machine's file, with the range that the evidence leaves. All at least 0.5.
+struct SlowdownRange {
+  double expected = 1, lower = 1, upper = 1;
+};
+
+// What a slowdown was found from.
+struct StackEvidence {
+  std::string source;                // a paper's table, rows of a file, measurements of a user
+  std::string conditions;            // power limit, versions, what ran
+  std::int64_t rows = 0;             // measured steps or kernels
+  double error_before = 0;           // mean absolute error of their times on the bare machine
+  double error_after = 0;            // with the slowdown, of the rows that it was found from
+  std::optional<double> left_out{};  // each row by the others alone; none: one row
+};
+
+struct StackSpec {
+  std::string name;
+  std::vector<std::string> aliases;
+  std::vector<std::string> machines;    // catalog names that it holds for
+  std::vector<std::string> precisions;  // "bf16", "fp8": of the matrix products
+  std::vector<std::string> frameworks;  // presets whose jobs take it when --stack is silent: "nemo@24.07", or "nemo" for every version
+  std::string software;                 // "NeMo 24.07, Transformer Engine 1.8, CUDA 12.5"
+  SlowdownRange gemm{}, attention{}, memory{}, collective{};
+  SlowdownRange weight_gradient{};  // of NT products, beside `gemm`; replaces the machine's factor where it is given
+  bool gives_weight_gradient = false;
+  double straggler_per_doubling = 0;  // of the step, for each doubling of nodes beyond the first; upper end of the band only
+  std::vector<StackEvidence> evidence;
+  std::vector<std::string> assumptions;
+};
+
+// A catalog name, an alias, or a .textproto or .json file. InputError ("--stack") with the nearest name.
+StackSpec load_stack(const std::string& name_or_file);
+std::vector<std::string> stack_names();
+
+// The catalog's stack for a machine, precision and framework ("nemo@24.07"); none: no catalog stack is known to hold for it.
+std::optional<StackSpec> known_stack(const std::string& machine, const std::string& precision, const std::string& framework);
+
+// What every catalog stack says of machines of this compute capability and precision: the range for a job whose stack is not known.
+// Expected 1: the bare machine.
+SlowdownRange unknown_stack_range(const GpuSpec& gpu, const std::string& precision);
+
+// Sets gpu.fit.sustained, and the weight-gradient factor where the stack gives one. InputError ("--stack") if it holds for other machines
+// or another precision.
+void apply_stack(const StackSpec& stack, const std::string& precision, GpuSpec& gpu);
+
+}  // namespace stepsim

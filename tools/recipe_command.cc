@@ -1,0 +1,81 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "sim/input_error.h"
+#include "tools/calibration_report.h"
+#include "tools/catalog_recipe.h"
+#include "tools/commands.h"
+#include "tools/outputs.h"
+#include "tools/progress_bar.h"
+
+namespace stepsim {
+
+static void refuse_other_flags(const CalibrateArguments& arguments) {
+  if (!arguments.files.empty())
+    throw InputError({"--recipe"}, "found it with " + arguments.files.front() + ", wanted the files that the recipe names");
+  const std::pair<const char*, bool> given[] = {{"--gpu", !arguments.gpu.empty()},
+                                                {"--base", !arguments.base.empty()},
+                                                {"--set", !arguments.sets.empty()},
+                                                {"--repeats", !arguments.repeats.empty()},
+                                                {"--ranks", !arguments.ranks.empty()},
+                                                {"--collective", !arguments.collective.empty()},
+                                                {"--conditions", !arguments.conditions.empty()},
+                                                {"--software", !arguments.software.empty()},
+                                                {"--output", !arguments.output.empty()}};
+  for (const auto& [flag, is_given] : given) {
+    if (is_given) throw InputError({flag}, "found it with --recipe, which says it for each machine, wanted --recipe, --data and --write");
+  }
+  if (arguments.data.empty()) throw InputError({"--data"}, "found none, wanted the folder of the files that the recipe names");
+}
+
+static std::string refit_text(const std::vector<RefittedMachine>& machines, bool write) {
+  std::vector<std::pair<std::string, const KernelCalibration*>> classes;
+  std::string differences;
+  std::size_t different = 0;
+  for (const RefittedMachine& machine : machines) {
+    for (const KernelCalibration& fit : machine.classes) classes.emplace_back(machine.name + ", " + fit.op_class + ", " + fit.model, &fit);
+    if (machine.differences.empty()) continue;
+    ++different;
+    constexpr std::size_t kMost = 5;
+    differences += fmt::format("{}: {} lines differ\n", machine.path, machine.differences.size());
+    for (std::size_t i = 0; i < std::min(kMost, machine.differences.size()); ++i) differences += "  " + machine.differences[i] + "\n";
+  }
+  std::string text = "Errors, simulated over measured:\n" + error_table(classes);
+  if (write)
+    return text + fmt::format("{} of {} machine files written\n",
+                              std::count_if(machines.begin(), machines.end(), [](const auto& m) { return m.changed; }), machines.size());
+  return text + differences + fmt::format("{} of {} machine files differ from the refit\n", different, machines.size());
+}
+
+static std::string refit_json(const std::vector<RefittedMachine>& machines) {
+  nlohmann::ordered_json json;
+  json["machines"] = nlohmann::ordered_json::array();
+  for (const RefittedMachine& machine : machines) {
+    nlohmann::ordered_json classes = nlohmann::ordered_json::array();
+    for (const KernelCalibration& fit : machine.classes) classes.push_back(nlohmann::ordered_json::parse(class_json(fit)));
+    json["machines"].push_back({{"name", machine.name}, {"differences", machine.differences}, {"classes", std::move(classes)}});
+  }
+  return json.dump(2) + "\n";
+}
+
+int recipe_command(const CalibrateArguments& arguments) {
+  refuse_other_flags(arguments);
+  std::vector<RefittedMachine> machines;
+  std::vector<Output> outputs = {{"--json", arguments.json, [&](const TextSink& sink) { sink(refit_json(machines)); }}};
+  check_outputs(outputs, {arguments.recipe});
+  {
+    ProgressBar bar;
+    machines = refit_catalog(arguments.recipe, arguments.data, [&](double part, const std::string& what) { bar.show(part, what); });
+  }
+  for (const RefittedMachine& machine : machines) {
+    if (arguments.write && machine.changed)
+      outputs.push_back({"--write", machine.path, [&machine](const TextSink& sink) { sink(machine.text); }});
+  }
+  write_outputs(outputs, refit_text(machines, arguments.write));
+  const auto differs = [](const RefittedMachine& machine) { return !machine.differences.empty(); };
+  return !arguments.write && std::any_of(machines.begin(), machines.end(), differs) ? kExitBeyondTolerance : kExitDone;
+}
+
+}  // namespace stepsim
