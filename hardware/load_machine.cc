@@ -205,9 +205,9 @@ std::vector<FitRecord> fit_records(const files::Machine& own, const FieldReader&
     if (std::find(std::begin(classes), std::end(classes), record.op_class()) == std::end(classes)) {
       reader.fail(at + "op_class", "found \"" + record.op_class() + "\", wanted gemm, attention, memory or collective");
     }
-    static const std::string parts[] = {"", "weight-gradient", "inference", "fp32"};
+    static const std::string parts[] = {"", "weight-gradient", "inference", "fp32", "elementwise"};
     if (std::find(std::begin(parts), std::end(parts), record.part()) == std::end(parts)) {
-      reader.fail(at + "part", "found \"" + record.part() + "\", wanted weight-gradient, inference, fp32 or none");
+      reader.fail(at + "part", "found \"" + record.part() + "\", wanted weight-gradient, inference, fp32, elementwise or none");
     }
     records.push_back({.op_class = record.op_class(),
                        .data = record.data(),

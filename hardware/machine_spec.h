@@ -67,7 +67,7 @@ struct SustainedSlowdown {
 struct FitRecord {
   std::string op_class;  // "gemm", "attention", "memory", "collective"
   std::string data, conditions;
-  std::string part{};  // of the class that it is about: "weight-gradient", "inference", "fp32"; "": all of it
+  std::string part{};  // of the class that it is about: "weight-gradient", "inference", "fp32", "elementwise"; "": all of it
   std::int64_t fitted_rows = 0, held_out_rows = 0;
   double fitted_error = 0, held_out_error = 0, held_out_bias = 0;
 };

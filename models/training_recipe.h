@@ -15,7 +15,7 @@ namespace stepsim {
 struct FrameworkPreset;
 
 enum class AttentionKind : std::uint8_t { kUnfused, kFlash, kFused };  // fused: cuDNN
-enum class Precision : std::uint8_t { kBf16, kFp16, kFp32 };           // fp8 and below come with part 4
+enum class Precision : std::uint8_t { kBf16, kFp16, kFp32 };           // fp8 and below: part 5
 enum class OptimizerKind : std::uint8_t { kAdamW, kSgd };
 enum class LossKind : std::uint8_t { kPlain, kFused, kChunked };
 enum class IterationKind : std::uint8_t { kSteady, kFirst };  // first: optimizer states are born in this step

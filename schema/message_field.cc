@@ -46,9 +46,14 @@ std::string unknown_field(const pb::Descriptor& type, std::string_view name) {
   return near.empty() && names.size() <= kFew ? text + " (" + joined(names) + ")" : text + near;
 }
 
-std::string unknown_enumerator(const pb::EnumDescriptor& type, std::string_view name) {
+static std::vector<std::string> value_names(const pb::EnumDescriptor& type) {
   std::vector<std::string> names;
   for (int i = 0; i < type.value_count(); ++i) names.push_back(type.value(i)->name());
+  return names;
+}
+
+std::string unknown_enumerator(const pb::EnumDescriptor& type, std::string_view name) {
+  const std::vector<std::string> names = value_names(type);
   return "found " + quoted(name) + ", wanted one of " + joined(names) + suggestion(name, names);
 }
 
@@ -66,7 +71,7 @@ std::string wanted_value(const pb::FieldDescriptor& field) {
     case pb::FieldDescriptor::CPPTYPE_BOOL:
       return "true or false";
     case pb::FieldDescriptor::CPPTYPE_ENUM:
-      return "a name of " + field.enum_type()->name();
+      return "one of " + joined(value_names(*field.enum_type()));
     case pb::FieldDescriptor::CPPTYPE_STRING:
       return "text in quotes";
     case pb::FieldDescriptor::CPPTYPE_MESSAGE:

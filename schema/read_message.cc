@@ -139,6 +139,37 @@ class FirstError : public pb::io::ErrorCollector {
   int line_ = 0, column_ = 0;
 };
 
+// The first enum with a number that the schema has not: proto3 keeps those.
+struct UnknownNumber {
+  std::string path;
+  const pb::FieldDescriptor* field;
+  int number;
+};
+static std::optional<UnknownNumber> unknown_number(const pb::Message& message) {
+  const pb::Reflection& reflection = *message.GetReflection();
+  std::vector<const pb::FieldDescriptor*> fields;
+  reflection.ListFields(message, &fields);
+  for (const pb::FieldDescriptor* field : fields) {
+    const bool is_enum = field->cpp_type() == pb::FieldDescriptor::CPPTYPE_ENUM;
+    if (!is_enum && field->cpp_type() != pb::FieldDescriptor::CPPTYPE_MESSAGE) continue;
+    const int count = field->is_repeated() ? reflection.FieldSize(message, field) : 1;
+    for (int i = 0; i < count; ++i) {
+      const std::string path = field->is_repeated() ? field->name() + "[" + std::to_string(i) + "]" : field->name();
+      if (is_enum) {
+        const int number =
+            field->is_repeated() ? reflection.GetRepeatedEnumValue(message, field, i) : reflection.GetEnumValue(message, field);
+        if (field->enum_type()->FindValueByNumber(number) == nullptr) return UnknownNumber{path, field, number};
+        continue;
+      }
+      const pb::Message& inner =
+          field->is_repeated() ? reflection.GetRepeatedMessage(message, field, i) : reflection.GetMessage(message, field);
+      if (std::optional<UnknownNumber> found = unknown_number(inner))
+        return UnknownNumber{path + "." + found->path, found->field, found->number};
+    }
+  }
+  return std::nullopt;
+}
+
 void read_message(std::string_view text, const std::string& file, pb::Message& message) {
   message.Clear();
   check_encoding(text, file);
@@ -155,6 +186,10 @@ void read_message(std::string_view text, const std::string& file, pb::Message& m
   parser.RecordErrorsTo(&error);
   parser.SetRecursionLimit(kDeepestNesting);
   if (!parser.Parse(&stream, &message)) error.raise(text, file, *message.GetDescriptor());
+  if (const std::optional<UnknownNumber> found = unknown_number(message)) {
+    throw InputError(locate_field(text, file, found->path),
+                     "found " + found->field->name() + " " + std::to_string(found->number) + ", wanted " + wanted_value(*found->field));
+  }
 }
 
 }  // namespace stepsim

@@ -43,8 +43,15 @@ static std::string output_of(const CalibrateArguments& arguments) {
   return arguments.json == "-" ? "" : "-";
 }
 
-// Flags that say something of kernels only.
-static void refuse_kernel_flags(const CalibrateArguments& arguments) {
+// A name that --hardware and --stack take for a file.
+static void check_output_name(const std::string& path) {
+  const std::string end = ".textproto";
+  const bool named = path.size() > end.size() && path.compare(path.size() - end.size(), end.size(), end) == 0;
+  if (path.empty() || path == "-" || path == "/dev/null" || named) return;
+  throw InputError({"--output"}, "found \"" + path + "\", wanted - or a name that ends in .textproto, which --hardware and --stack read");
+}
+
+std::string given_kernel_flag(const CalibrateArguments& arguments) {
   const std::pair<const char*, bool> given[] = {{"--gpu", !arguments.gpu.empty()},
                                                 {"--base", !arguments.base.empty()},
                                                 {"--set", !arguments.sets.empty()},
@@ -52,23 +59,28 @@ static void refuse_kernel_flags(const CalibrateArguments& arguments) {
                                                 {"--ranks", !arguments.ranks.empty()},
                                                 {"--collective", !arguments.collective.empty()},
                                                 {"--conditions", !arguments.conditions.empty()}};
-  for (const auto& [flag, is_given] : given) {
-    if (is_given)
-      throw InputError({flag}, "found it with a file of measured steps, wanted it with measured kernels (its rows say their jobs)");
-  }
+  const auto found = std::find_if(std::begin(given), std::end(given), [](const auto& flag) { return flag.second; });
+  return found != std::end(given) ? found->first : "";
 }
 
 static int calibrate_steps_of(const CalibrateArguments& arguments, const std::string& text) {
-  refuse_kernel_flags(arguments);
+  if (const std::string flag = given_kernel_flag(arguments); !flag.empty()) {
+    throw InputError({flag}, "found it with a file of measured steps, wanted it with measured kernels (its rows say their jobs)");
+  }
   StepCalibration calibration;
   const std::vector<Output> outputs = {{"--output", output_of(arguments), [&](const TextSink& sink) { sink(stack_text(calibration)); }},
                                        {"--json", arguments.json, [&](const TextSink& sink) { sink(step_calibration_json(calibration)); }}};
-  check_outputs(outputs, arguments.files);
+  std::vector<MeasuredStep> steps = read_measured_steps(arguments.files.front(), text);
+  std::vector<std::string> inputs = arguments.files;
+  for (const MeasuredStep& step : steps) inputs.insert(inputs.end(), step.job.files.begin(), step.job.files.end());
+  check_outputs(outputs, inputs);
   {
     ProgressBar bar;
-    calibration = calibrate_steps(arguments.files.front(), text, {.software = arguments.software}, [&](std::size_t done, std::size_t all) {
-      bar.show(static_cast<double>(done) / static_cast<double>(all == 0 ? 1 : all), fmt::format("steps, {} of {} simulations", done, all));
-    });
+    calibration = calibrate_steps(arguments.files.front(), std::move(steps), {.software = arguments.software},
+                                  [&](std::size_t done, std::size_t all) {
+                                    bar.show(static_cast<double>(done) / static_cast<double>(all == 0 ? 1 : all),
+                                             fmt::format("steps, {} of {} simulations", done, all));
+                                  });
   }
   write_outputs(outputs, step_calibration_text(calibration));
   return kExitDone;
@@ -88,6 +100,11 @@ static int calibrate_kernels(const CalibrateArguments& arguments, const std::vec
     request.facts.emplace_back(value.path, value.value);
   }
   const MeasurementOptions options = measurement_options(arguments);
+  if (std::none_of(texts.begin(), texts.end(), is_nccl_tests)) {
+    for (const auto& [flag, value] : {std::pair("--ranks", &arguments.ranks), std::pair("--collective", &arguments.collective)}) {
+      if (!value->empty()) throw InputError({flag}, "found it without nccl-tests output, wanted none");
+    }
+  }
   CalibratedMachine machine;
   const std::vector<Output> outputs = {
       {"--output", output_of(arguments), [&](const TextSink& sink) { sink(machine.text); }},
@@ -114,6 +131,7 @@ int calibrate_command(const CalibrateArguments& arguments) {
   if (!arguments.data.empty() || arguments.write) {
     throw InputError({arguments.write ? "--write" : "--data"}, "found it without --recipe, wanted both");
   }
+  check_output_name(arguments.output);
   if (arguments.files.empty())
     throw InputError({"calibrate"}, "found no file, wanted measured kernels or steps (stepsim calibrate --help)");
   std::vector<std::string> sorted = arguments.files;

@@ -250,11 +250,27 @@ std::vector<std::string> warnings_of(const Simulations& simulations, const StepC
   return warnings;
 }
 
+// Errors that no stack file may have, or all steps so much longer than simulated: another unit than the column's.
+void refuse_units(const std::string& file, const StepCalibration& calibration) {
+  constexpr double kMost = 100;  // hardware/stack_spec.cc
+  const std::string wanted = "wanted seconds under step_time_s or milliseconds under step_time_ms";
+  const auto by_ratio = [](const CalibratedStep& a, const CalibratedStep& b) { return a.measured_s / a.bare_s < b.measured_s / b.bare_s; };
+  const auto shortest = std::min_element(calibration.steps.begin(), calibration.steps.end(), by_ratio);
+  const double ratio = shortest->measured_s / shortest->bare_s;
+  if (ratio > kMost) {
+    throw InputError({file}, fmt::format("found steps that take {:.0f} times as long as simulated, {}", ratio, wanted));
+  }
+  const StackEvidence& evidence = calibration.stack.evidence.front();
+  if (std::max({evidence.error_before, evidence.error_after, evidence.left_out.value_or(0)}) <= kMost) return;
+  throw InputError({file, shortest->line, 1},
+                   fmt::format("found a step that is simulated to take {:.0f} times as long, {}", 1 / ratio, wanted));
+}
+
 }  // namespace
 
-StepCalibration calibrate_steps(const std::string& file, const std::string& text, const StepCalibrationOptions& options,
+StepCalibration calibrate_steps(const std::string& file, std::vector<MeasuredStep> steps, const StepCalibrationOptions& options,
                                 const CalibrationProgress& progress) {
-  Simulations simulations(read_measured_steps(file, text), progress);
+  Simulations simulations(std::move(steps), progress);
   StepCalibration calibration;
   std::vector<std::size_t> all;
   for (std::size_t i = 0; i < simulations.steps().size(); ++i) {
@@ -277,6 +293,7 @@ StepCalibration calibrate_steps(const std::string& file, const std::string& text
   evidence.error_before = mean_error(calibration.steps, &CalibratedStep::bare_s);
   evidence.error_after = mean_error(calibration.steps, &CalibratedStep::with_stack_s);
   evidence.left_out = mean_left_out(calibration.steps);
+  refuse_units(file, calibration);
   calibration.warnings = warnings_of(simulations, calibration);
   return calibration;
 }

@@ -41,10 +41,11 @@ struct StepCalibrationOptions {
 // After each simulation; `all` is an estimate, never below `done`.
 using CalibrationProgress = std::function<void(std::size_t done, std::size_t all)>;
 
-// `text` as read_measured_steps wants it. Minimises the mean of |log(simulated / measured)| over the slowdown; where several are as good,
-// the middle one. Repeats of a job are left out together. The range holds the slowdowns that single steps want, of those that depend on
-// matrix products at least half as much as the one that does most. InputError as read_measured_steps.
-StepCalibration calibrate_steps(const std::string& file, const std::string& text, const StepCalibrationOptions& options,
+// `steps` as read_measured_steps gives them of `file`. Minimises the mean of |log(simulated / measured)| over the slowdown; where several
+// are as good, the middle one. Repeats of a job are left out together. The range holds the slowdowns that single steps want, of those that
+// depend on matrix products at least half as much as the one that does most. InputError for a job that is refused, and for times that no
+// machine explains: in another unit.
+StepCalibration calibrate_steps(const std::string& file, std::vector<MeasuredStep> steps, const StepCalibrationOptions& options,
                                 const CalibrationProgress& progress = {});
 
 // What --stack reads.

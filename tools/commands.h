@@ -60,6 +60,8 @@ struct CalibrateArguments {
 };
 int calibrate_command(const CalibrateArguments& arguments);
 int recipe_command(const CalibrateArguments& arguments);  // --recipe
+// The first flag given that says something of measured kernels, "--base"; "": none.
+std::string given_kernel_flag(const CalibrateArguments& arguments);
 
 // The file name of --trace must end in .json or .json.gz.
 void check_trace_name(const std::string& path);

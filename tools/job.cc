@@ -199,7 +199,7 @@ static void resolve_training(JobValues& values, Job& job) {
 
 static void resolve_profile(JobValues& values, Job& job) {
   const std::optional<std::string> file = values.optional_text("hardware.profile");
-  if (file) job.profile = std::make_shared<const KernelProfile>(load_kernel_profile(*file, job.gpu));
+  if (file && *file != "none") job.profile = std::make_shared<const KernelProfile>(load_kernel_profile(*file, job.gpu));
 }
 
 static void resolve_convention(JobValues& values, Job& job) {

@@ -19,9 +19,8 @@ static std::optional<StackSpec> usual_stack(const Job& job, const std::string& p
 static std::string unknown_sentence(const Job& job, const std::string& precision) {
   const SlowdownRange range = unknown_stack_range(job.gpu, precision);
   return fmt::format(
-      "No stack is known for {} on {} with {} (stepsim list stacks): kernel times are those of benchmarks; measured training took {:.2f} "
-      "to "
-      "{:.2f} times as long for matrix products",
+      "No stack is known for {} on {} with {} (stepsim list stacks): kernel times are those of benchmarks; measured training took "
+      "{:.2f} to {:.2f} times as long for matrix products",
       precision, job.gpu.name, framework_label(job.framework), range.lower, range.upper);
 }
 

@@ -116,15 +116,30 @@ static Json evidence_json(const StackSpec& stack) {
   return rows;
 }
 
+// Versions of one framework after its name: "nemo@24.07, megatron-bridge@25.09 25.11"; without one no job takes the stack by itself.
+static std::string frameworks_text(const std::vector<std::string>& frameworks) {
+  std::string text, last;
+  for (const std::string& framework : frameworks) {
+    const std::string name = framework.substr(0, framework.find('@'));
+    const bool again = name == last && framework.size() > name.size();
+    if (!text.empty()) text += again ? " " : ", ";
+    text.append(framework, again ? name.size() + 1 : 0);
+    last = name;
+  }
+  return text.empty() ? "--stack only" : text;
+}
+
 static Listing stacks() {
-  Listing list{{{"stack", "machines", "of", "products take", "evidence, mean error of steps without and with it", "software"}},
-               Json::array()};
+  Listing list{
+      {{"stack", "machines", "of", "frameworks", "products take", "evidence, mean error of steps without and with it", "software"}},
+      Json::array()};
   for (const std::string& name : stack_names()) {
     const StackSpec stack = load_stack(name);
     std::vector<std::string> evidence;
     for (const StackEvidence& row : stack.evidence) evidence.push_back(evidence_text(row));
     list.table.push_back({name, fmt::format("{}", fmt::join(stack.machines, ", ")), fmt::format("{}", fmt::join(stack.precisions, ", ")),
-                          range_text(stack.gemm), fmt::format("{}", fmt::join(evidence, "; ")), stack.software});
+                          frameworks_text(stack.frameworks), range_text(stack.gemm), fmt::format("{}", fmt::join(evidence, "; ")),
+                          stack.software});
     list.rows.push_back({{"name", name},
                          {"aliases", stack.aliases},
                          {"machines", stack.machines},
@@ -137,7 +152,7 @@ static Listing stacks() {
                            {"memory", range_json(stack.memory)},
                            {"collective", range_json(stack.collective)},
                            {"weight_gradient", stack.gives_weight_gradient ? range_json(stack.weight_gradient) : Json(nullptr)}}},
-                         {"straggler_per_doubling", stack.straggler_per_doubling},
+                         {"straggler_per_doubling", stack.straggler_per_doubling ? Json(*stack.straggler_per_doubling) : Json(nullptr)},
                          {"evidence", evidence_json(stack)},
                          {"assumptions", stack.assumptions}});
   }

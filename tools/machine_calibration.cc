@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <map>
 #include <optional>
 #include <set>
 
 #include "hardware/catalog_source.h"
+#include "hardware/fit/elementwise_fit.h"
+#include "hardware/fit/inference_attention_fit.h"
 #include "hardware/machine_text.h"
 #include "sim/check.h"
 #include "sim/input_error.h"
@@ -53,6 +57,14 @@ std::set<std::string> dtypes_of(const Measurements& rows) {
   return names;
 }
 
+// A value as one would write it: that of the H100.
+std::string example_of(const std::string& path) {
+  static const std::map<std::string, std::string> kExamples = {
+      {"hbm", "\"3350 GB/s\""}, {"memory", "\"80 GiB\""}, {"sms", "132"}, {"nvlink_per_direction", "\"450 GB/s\""}};
+  const auto found = kExamples.find(path);
+  return fmt::format("--set {}={}", path, found != kExamples.end() ? found->second : "\"989 TFLOP/s\"");
+}
+
 // What a GPU that the catalog does not have must be told, for the rows that there are.
 void require_facts(const MachineRequest& request, const Measurements& rows, const std::string& gpu) {
   std::set<std::string> given;
@@ -68,8 +80,8 @@ void require_facts(const MachineRequest& request, const Measurements& rows, cons
   if (!dtypes.empty()) require("sms");
   if (!rows.collectives.empty()) require("nvlink_per_direction");
   if (lacking.empty()) return;
-  throw InputError({"--set"}, fmt::format("found no {} of {}, which the catalog does not have, wanted such as --set hbm=\"3350 GB/s\"",
-                                          fmt::join(lacking, ", "), gpu));
+  throw InputError({"--set"}, fmt::format("found no {} of {}, which the catalog does not have, wanted such as {}", fmt::join(lacking, ", "),
+                                          gpu, example_of(lacking.front())));
 }
 
 // A job that computes in bf16 asks for no other peak; one whose unit is not stated has none, so a base's do not stay.
@@ -88,8 +100,8 @@ void keep_stated_peaks(const MachineRequest& request, GpuSpec& gpu) {
 void refuse_missing_peaks(const GpuSpec& gpu, const Measurements& rows) {
   for (const std::string& dtype : dtypes_of(rows)) {
     if (gpu.peak_tflops.count(dtype) > 0) continue;
-    throw InputError({"--set"}, fmt::format("found no peak.{} of {}, which rows are in, wanted such as --set peak.{}=\"989 TFLOP/s\"",
-                                            dtype, gpu.name, dtype));
+    const std::string path = "peak." + dtype;
+    throw InputError({"--set"}, fmt::format("found no {} of {}, which rows are in, wanted such as {}", path, gpu.name, example_of(path)));
   }
 }
 
@@ -99,6 +111,12 @@ struct Rate {
   double over = 0;    // the limit
   std::string limit;  // "peak.bf16"
 };
+
+// FLOPs of the passes that were measured over those of forward: kernels.md 2.2.
+double passes(AttentionPass pass) {
+  constexpr double kForward = 1, kBackward = 2.5;
+  return pass == AttentionPass::kForward ? kForward : pass == AttentionPass::kBackward ? kBackward : kForward + kBackward;
+}
 
 // Of products and attention over the peak; of kernels and collectives that no cache holds over memory bandwidth and link.
 std::vector<Rate> rates_of(const GpuSpec& gpu, const Measurements& rows) {
@@ -110,6 +128,8 @@ std::vector<Rate> rates_of(const GpuSpec& gpu, const Measurements& rows) {
   for (const MeasuredGemm& row : rows.gemms) arithmetic_rate(row.line, arithmetic(row.work).value, row.work.dtype, row.measured_s);
   for (const MeasuredAttention& row : rows.attentions)
     arithmetic_rate(row.line, arithmetic(row.work).value, row.work.dtype, row.measured_s);
+  for (const MeasuredAttention& row : rows.training_attentions)
+    arithmetic_rate(row.line, passes(row.pass) * arithmetic(row.work).value, row.work.dtype, row.measured_s);
   for (const MeasuredMemory& row : rows.memory) {
     const double bytes = static_cast<double>(memory_traffic(row.work).value);
     if (bytes >= kBeyondCaches) rates.push_back({row.line, row.measured_s, bytes / (gpu.hbm.value * row.measured_s), "hbm"});
@@ -122,14 +142,31 @@ std::vector<Rate> rates_of(const GpuSpec& gpu, const Measurements& rows) {
   return rates;
 }
 
-// A wrong unit: faster than any limit allows, with room for one that is understated; or large products none of which comes near.
-void refuse_impossible_rates(const GpuSpec& gpu, const std::string& file, const Measurements& rows) {
-  constexpr double kMost = 1.5, kLeast = 0.01;
+// "peak.bf16 of h100-sxm-80gb", or what the user said it is.
+std::string limit_text(const MachineRequest& request, const GpuSpec& gpu, const std::string& limit) {
+  std::string text = limit + " of " + gpu.name;
+  for (const auto& [path, value] : request.facts) {
+    if (path == limit) text = fmt::format("{}=\"{}\" of --set", path, value);
+  }
+  return text;
+}
+
+[[noreturn]] void refuse_rate(const Rate& rate, const std::string& limit, const GpuSpec& gpu, const Measurements& rows) {
+  if (rows.states_rates) {
+    const double tflops = rate.over * gpu.peak_tflops.at(rate.limit.substr(std::string_view("peak.").size()));
+    throw InputError({rows.file, rate.line, 1},
+                     fmt::format("found {:.6g} TFLOP/s, {:.3g} times {}, wanted at most the dense peak", tflops, rate.over, limit));
+  }
+  throw InputError({rows.file, rate.line, 1},
+                   fmt::format("found a latency of {:.4g} us, {:.3g} times faster than {} allows, wanted microseconds",
+                               rate.measured_s * 1e6, rate.over, limit));
+}
+
+// A wrong unit: faster than any limit allows, latencies with room for one that is understated; or large products none of which comes near.
+void refuse_impossible_rates(const MachineRequest& request, const GpuSpec& gpu, const Measurements& rows) {
+  constexpr double kMost = 1.5, kMostStated = 1 + 1e-9, kLeast = 0.01;
   for (const Rate& rate : rates_of(gpu, rows)) {
-    if (rate.over <= kMost) continue;
-    throw InputError({file, rate.line, 1},
-                     fmt::format("found a latency of {:.4g} us, {:.3g} times faster than {} of {} allows, wanted microseconds",
-                                 rate.measured_s * 1e6, rate.over, rate.limit, gpu.name));
+    if (rate.over > (rows.states_rates ? kMostStated : kMost)) refuse_rate(rate, limit_text(request, gpu, rate.limit), gpu, rows);
   }
   const MeasuredGemm* fastest = nullptr;
   const auto share_of_peak = [&](const MeasuredGemm& row) {
@@ -139,9 +176,18 @@ void refuse_impossible_rates(const GpuSpec& gpu, const std::string& file, const 
     if (row.training_size() && (fastest == nullptr || share_of_peak(row) > share_of_peak(*fastest))) fastest = &row;
   }
   if (fastest == nullptr || share_of_peak(*fastest) >= kLeast) return;
-  throw InputError({file, fastest->line, 1},
-                   fmt::format("found a latency of {:.4g} us, {:.2g} % of peak.{} of {} and the fastest large product, wanted microseconds",
-                               fastest->measured_s * 1e6, 100 * share_of_peak(*fastest), dtype_name(fastest->work.dtype), gpu.name));
+  const std::string limit = limit_text(request, gpu, "peak." + dtype_name(fastest->work.dtype));
+  throw InputError({rows.file, fastest->line, 1},
+                   fmt::format("found a latency of {:.4g} us, {:.2g} % of {} and the fastest large product, wanted microseconds",
+                               fastest->measured_s * 1e6, 100 * share_of_peak(*fastest), limit));
+}
+
+// Ranks on several hosts reach one another by a network, unless a rack is one NVLink domain.
+void refuse_several_hosts(const ClusterSpec& cluster, const Measurements& rows) {
+  if (rows.hosts.size() < 2 || cluster.nvlink_domain > cluster.gpus_per_node) return;
+  throw InputError({rows.file, rows.second_host_line, 1},
+                   fmt::format("found ranks on {} and {}, wanted one host: calibrate fits collectives within an NVLink domain",
+                               rows.hosts[0], rows.hosts[1]));
 }
 
 // Of "a/gemm.csv, b/attention.csv" "gemm.csv, attention.csv": for comments.
@@ -167,7 +213,8 @@ class MachineFits {
 
  private:
   void step(const std::string& what) { progress_(done_++ / all_, what); }
-  void keep(std::optional<KernelCalibration> fit, const std::string& what, std::size_t rows, std::size_t least);
+  void keep(std::optional<KernelCalibration> fit, const std::string& what, std::size_t rows, std::size_t least,
+            const std::string& which = "that are not");
   void gemms();
   void attentions();
   void collectives();
@@ -180,9 +227,11 @@ class MachineFits {
   double all_ = 0, done_ = 0;
 };
 
-void MachineFits::keep(std::optional<KernelCalibration> fit, const std::string& what, std::size_t rows, std::size_t least) {
+void MachineFits::keep(std::optional<KernelCalibration> fit, const std::string& what, std::size_t rows, std::size_t least,
+                       const std::string& which) {
   if (!fit) {
-    throw InputError({rows_.file}, fmt::format("found {} rows of {}, of which half are held back, wanted at least {}", rows, what, least));
+    throw InputError({rows_.file},
+                     fmt::format("found {} rows of {}, of which half are held back, wanted at least {} {}", rows, what, least, which));
   }
   result_.classes.push_back(std::move(*fit));
 }
@@ -198,7 +247,7 @@ void MachineFits::gemms() {
   const double begin = done_ - 1;
   keep(calibrate_gemms(gpu_, plain.empty() ? rows_.gemms : plain, source_,
                        [&](double part) { progress_((begin + part) / all_, "matrix products"); }),
-       "matrix products", rows_.gemms.size(), 2 * kLeastGemmRows);
+       "matrix products", rows_.gemms.size(), kLeastGemmRows);
   if (!both) return;
   if (auto fit = calibrate_weight_gradients(gpu_, rows_.gemms, source_)) {
     result_.classes.push_back(std::move(*fit));
@@ -215,7 +264,7 @@ void MachineFits::attentions() {
   for (const std::int8_t kernel : inference) {
     std::vector<MeasuredAttention> rows = rows_.attentions;
     std::erase_if(rows, [&](const MeasuredAttention& row) { return row.work.kernel != kernel; });
-    keep(calibrate_inference_attention(gpu_, kernel, rows, source_, source_), "attention", rows.size(), 8);
+    keep(calibrate_inference_attention(gpu_, kernel, rows, source_, source_), "attention", rows.size(), kLeastAttentionRows);
   }
   if (!training.empty()) step("attention by length");
   for (const std::int8_t kernel : training) {
@@ -243,7 +292,8 @@ void MachineFits::collectives() {
   MeasuredCollectives own{.gpu = gpu_, .cluster = cluster, .rows = rows_.collectives};
   hold_out_odd_sizes(own.rows);
   const FittedCollectives fit = fit_collectives({&own, 1}).front();
-  keep(calibrate_collectives(gpu_, own, fit, source_), "collectives", rows_.collectives.size(), 2 * kLeastCollectiveShapes);
+  keep(calibrate_collectives(gpu_, own, fit, source_), "collectives", rows_.collectives.size(), kLeastCollectiveShapes,
+       fmt::format("sizes of one operation with an even power of two, within an NVLink domain of {}", cluster.nvlink_domain));
 }
 
 void MachineFits::run() {
@@ -251,7 +301,7 @@ void MachineFits::run() {
   attentions();
   if (!rows_.memory.empty()) {
     step("memory-bound kernels");
-    keep(calibrate_memory(gpu_, rows_.memory, source_, {}), "memory-bound kernels", rows_.memory.size(), 6);
+    keep(calibrate_memory(gpu_, rows_.memory, source_, {}), "memory-bound kernels", rows_.memory.size(), kLeastMemoryRows);
   }
   collectives();
   progress_(1, "done");
@@ -350,6 +400,40 @@ GpuSpec base_machine(const std::string& name) {
   }
 }
 
+// Another name than the machine file's own place is the user's to read, so it is asked for now.
+void check_usual_cluster(const MachineRequest& request, const GpuSpec& gpu) {
+  const auto named = [](const auto& fact) { return fact.first == "usual_cluster"; };
+  if (std::none_of(request.facts.begin(), request.facts.end(), named)) return;
+  try {
+    load_cluster(gpu.usual_cluster);
+  } catch (const InputError& error) {
+    const std::string what = error.what();
+    const std::size_t found = what.find("found ");
+    throw InputError({"--set usual_cluster"}, what.substr(found == std::string::npos ? 0 : found));
+  }
+}
+
+constexpr const char* kWritten = "calibrated.textproto";
+
+// An error of what was fitted ("job: found an op of ...", "calibrated.textproto:79:3: found ...") as one of the fact that it names, or of
+// the user's rows and all facts: the user has neither file. Others stay.
+InputError at_rows(const MachineRequest& request, const InputError& error) {
+  const std::string what = error.what(), found = ": found ";
+  const std::size_t at = what.find(found), wanted = what.find(", wanted ");
+  const bool fitted = what.compare(0, 4, "job:") == 0 || what.compare(0, std::string_view(kWritten).size(), kWritten) == 0;
+  if (!fitted || at == std::string::npos || wanted == std::string::npos || wanted < at) return error;
+  const std::size_t begin = at + found.size(), name = what.compare(begin, 3, "no ") == 0 ? begin + 3 : begin;
+  for (const auto& [path, value] : request.facts) {
+    const std::string field = path.substr(0, path.find_first_of(".["));
+    const bool names_it = what.compare(name, field.size(), field) == 0 && std::strchr(".[ ,", what[name + field.size()]) != nullptr;
+    if (names_it) return InputError({"--set " + path}, what.substr(at + 2));
+  }
+  return InputError(
+      {request.files.front().file},
+      fmt::format("found rows whose fit is no machine: {}, wanted measurements of one machine in the units that the head says{}",
+                  what.substr(begin, wanted - begin), request.facts.empty() ? "" : ", and that machine's facts (--set)"));
+}
+
 }  // namespace
 
 CalibratedMachine calibrate_machine(const MachineRequest& request, const CalibrationSteps& progress) {
@@ -369,15 +453,24 @@ CalibratedMachine calibrate_machine(const MachineRequest& request, const Calibra
   if (!known && !result.gpu.empty()) require_facts(request, rows, result.gpu);
   GpuSpec gpu = load_gpu(base_name, request.facts);
   keep_stated_peaks(request, gpu);
+  check_usual_cluster(request, gpu);
   if (rows.rows() == 0) {
     const std::string why = rows.skipped.empty() ? "" : " (" + rows.skipped.begin()->first + ")";
     throw InputError({rows.file}, "found no row that a fit takes" + why + ", wanted some of bf16, fp16 or fp32");
   }
   refuse_missing_peaks(gpu, rows);
-  for (const Measurements& file : request.files) refuse_impossible_rates(gpu, file.file, file);
-  MachineFits(rows, gpu, progress, result).run();
-  result.text = machine_text(request, base, known || result.gpu.empty(), rows, result);
-  gpu_from_text("calibrated", "calibrated.textproto", result.text);  // what is written can be read
+  for (const Measurements& file : request.files) {
+    if (!file.hosts.empty()) refuse_several_hosts(usual_cluster(gpu), file);
+    refuse_impossible_rates(request, gpu, file);
+    result.notes.insert(result.notes.end(), file.notes.begin(), file.notes.end());
+  }
+  try {
+    MachineFits(rows, gpu, progress, result).run();
+    result.text = machine_text(request, base, known || result.gpu.empty(), rows, result);
+    gpu_from_text("calibrated", kWritten, result.text);  // what is written can be read
+  } catch (const InputError& error) {
+    throw at_rows(request, error);
+  }
   return result;
 }
 

@@ -260,6 +260,7 @@ void read_table(std::size_t row, const std::string& length, const std::string& p
   work.kernel = *kernel;
   if (columns.text(row, "tflops") == "OOM") return rows.skip("out of memory");
   const double tflops = columns.positive(row, "tflops");
+  rows.state_rates();
   const double forwards = pass == "fwd" ? 1 : pass == "bwd" ? 2.5 : 3.5;  // FLOPs over those of forward: kernels.md 2.2
   rows.add(row,
            MeasuredAttention{.work = work,

@@ -21,6 +21,7 @@ class MeasurementRows {
   const MeasurementOptions& options() const { return options_; }
   bool has_wide_types() const { return wide_types_; }  // some row of any op is in more than 8 bits
   void skip(const std::string& reason) { ++rows_.skipped[reason]; }
+  void state_rates() { rows_.states_rates = true; }
   void add(std::size_t row, MeasuredGemm gemm);
   void add(std::size_t row, MeasuredAttention attention, bool training);
   void add(std::size_t row, MeasuredMemory memory);

@@ -41,6 +41,10 @@ struct Measurements {
   std::vector<MeasuredCollective> collectives{};
   std::map<std::string, std::size_t> skipped{};  // rows that no fit takes, by reason
   std::size_t repeats = 0;                       // rows whose shape stood before
+  bool states_rates = false;                     // TFLOP/s in place of latencies
+  std::vector<std::string> hosts{};              // of the ranks that nccl-tests list, in order
+  int second_host_line = 0;
+  std::vector<std::string> notes{};  // what else the user is told of the file
 
   std::size_t rows() const { return gemms.size() + attentions.size() + training_attentions.size() + memory.size() + collectives.size(); }
 };
@@ -52,7 +56,7 @@ Measurements read_measurements(const std::string& file, const std::string& text,
 // Two names of one GPU: alike but for case and blanks, or of one catalog machine.
 bool same_gpu(const std::string& a, const std::string& b);
 
-// Whether a text is what all_reduce_perf and its siblings print; and its rows.
+// Whether a text is what all_reduce_perf and its siblings print, a run that failed too; and its rows.
 bool is_nccl_tests(const std::string& text);
 Measurements read_nccl_tests(const std::string& file, const std::string& text, const MeasurementOptions& options);
 

@@ -40,6 +40,14 @@ std::vector<Line> lines_of(const std::string& text) {
   return lines;
 }
 
+// "node01: Test NCCL failure common.cu:958 'unhandled system error'": which of the two; "": neither.
+std::string failure_in(const Line& line) {
+  for (const char* const failure : {"Test NCCL failure", "Test CUDA failure"}) {
+    if (line.text.find(failure) != std::string::npos) return failure;
+  }
+  return "";
+}
+
 bool is_head(const Line& line) {
   const auto has = [&](const char* name) {
     return std::any_of(line.words.begin(), line.words.end(), [&](const Word& word) { return word.text == name; });
@@ -85,6 +93,7 @@ class NcclReader {
   void read_row(const Line& line);
   CollectiveKind kind();
   std::int32_t ranks(const Line& line) const;
+  void refuse_another_kind(CollectiveKind chosen) const;
 
   const std::string& file_;
   std::vector<Line> lines_;
@@ -108,6 +117,14 @@ double NcclReader::number(const Line& line, const Word& word, const std::string&
 // "#  Rank  0 Group  0 Pid  30563 on  node device  0 [0x07] NVIDIA A100-SXM4-80GB"
 void NcclReader::read_device(const Line& line) {
   ++devices_;
+  const auto on = std::find_if(line.words.begin(), line.words.end(), [](const Word& word) { return word.text == "on"; });
+  if (on != line.words.end() && on + 1 != line.words.end()) {
+    std::vector<std::string>& hosts = result_.hosts;
+    const std::string& host = (on + 1)->text;
+    const bool known = std::find(hosts.begin(), hosts.end(), host) != hosts.end();
+    if (!known && hosts.size() == 1) result_.second_host_line = line.number;
+    if (!known) hosts.push_back(host);
+  }
   const std::size_t at = line.text.find("] ");
   if (at == std::string::npos || !result_.gpu.empty()) return;
   std::string name = line.text.substr(at + 2);
@@ -132,15 +149,34 @@ std::int32_t NcclReader::ranks(const Line& line) const {
   return count;
 }
 
+constexpr std::pair<const char*, CollectiveKind> kKinds[] = {{"all_reduce", CollectiveKind::kAllReduce},
+                                                             {"all_gather", CollectiveKind::kAllGather},
+                                                             {"reduce_scatter", CollectiveKind::kReduceScatter},
+                                                             {"alltoall", CollectiveKind::kAllToAll},
+                                                             {"sendrecv", CollectiveKind::kSendReceive}};
+
+// The text may name several programs: a script's trace.
+void NcclReader::refuse_another_kind(CollectiveKind chosen) const {
+  const Line* other = nullptr;
+  std::string found;
+  for (const Line& line : lines_) {
+    for (const auto& [name, kind] : kKinds) {
+      if (line.text.find(std::string(name) + "_perf") == std::string::npos) continue;
+      if (kind == chosen) return;
+      if (other == nullptr) other = &line, found = name;
+    }
+  }
+  if (other == nullptr) return;
+  throw InputError({"--collective"},
+                   fmt::format("found {}, wanted {} as {} says in line {}", options_.collective, found, file_, other->number));
+}
+
 // By --collective, the program's name in the text or the file's name.
 CollectiveKind NcclReader::kind() {
-  static const std::pair<const char*, CollectiveKind> kKinds[] = {{"all_reduce", CollectiveKind::kAllReduce},
-                                                                  {"all_gather", CollectiveKind::kAllGather},
-                                                                  {"reduce_scatter", CollectiveKind::kReduceScatter},
-                                                                  {"alltoall", CollectiveKind::kAllToAll},
-                                                                  {"sendrecv", CollectiveKind::kSendReceive}};
   for (const auto& [name, kind] : kKinds) {
-    if (options_.collective == name) return kind;
+    if (options_.collective != name) continue;
+    refuse_another_kind(kind);
+    return kind;
   }
   if (!options_.collective.empty()) {
     throw InputError({"--collective"},
@@ -180,6 +216,8 @@ void NcclReader::read_row(const Line& line) {
     if (word.text == "N/A") continue;
     const double time_us = number(line, word, "time");
     if (!(time_us > 0)) fail(line, word, fmt::format("found time {}, wanted microseconds above zero", word.text));
+    constexpr double kMostTime_us = 1e12;  // as in tables
+    if (time_us > kMostTime_us) fail(line, word, fmt::format("found time {}, wanted at most {} us", word.text, kMostTime_us));
     if (size < (1 << 10)) {
       ++result_.skipped["collectives below 1 KiB"];
       continue;
@@ -193,7 +231,12 @@ void NcclReader::read_row(const Line& line) {
 
 Measurements NcclReader::measurements() {
   result_.file = file_;
+  bool ended = false;
   for (const Line& line : lines_) {
+    if (const std::string failure = failure_in(line); !failure.empty()) {
+      fail(line, line.words.front(), "found \"" + failure + "\", wanted the output of a run that ended well");
+    }
+    ended = ended || line.text.find("# Avg bus bandwidth") == 0;
     if (is_head(line)) {
       if (head_ == nullptr) {
         head_ = &line;
@@ -213,6 +256,7 @@ Measurements NcclReader::measurements() {
   }
   if (!options_.gpu.empty()) result_.gpu = options_.gpu;
   if (result_.collectives.empty()) throw InputError({file_, head_->number, 1}, "found no row of 1 KiB and more below, wanted some");
+  if (!ended) result_.notes.push_back(file_ + ": no footer (# Avg bus bandwidth): the output may be cut");
   return std::move(result_);
 }
 
@@ -220,7 +264,10 @@ Measurements NcclReader::measurements() {
 
 bool is_nccl_tests(const std::string& text) {
   const std::vector<Line> lines = lines_of(text.substr(0, std::size_t{1} << 16));
-  return std::any_of(lines.begin(), lines.end(), is_head);
+  const auto any = [&](auto&& what) { return std::any_of(lines.begin(), lines.end(), what); };
+  // A cell of a CSV file may say that a run failed, but no line of it begins like the list of devices.
+  return any(is_head) || (any([](const Line& line) { return !failure_in(line).empty(); }) &&
+                          any([](const Line& line) { return !line.words.empty() && line.words.front().text == "#"; }));
 }
 
 Measurements read_nccl_tests(const std::string& file, const std::string& text, const MeasurementOptions& options) {

@@ -84,6 +84,7 @@ KernelProfile load_kernel_profile(const std::string& file, const GpuSpec& gpu) {
     return file.size() > end.size() && file.compare(file.size() - end.size(), end.size(), end) == 0;
   };
   const std::string text = read_text_file(file, kLargestTable);
+  if (is_nccl_tests(text)) return profile_of_table(file, text, gpu);  // all_reduce_perf.txt
   if (ends_in(".textproto") || ends_in(".txt") || ends_in(".json")) return parse_kernel_profile(text, file, gpu);
   return profile_of_table(file, text, gpu);
 }

@@ -15,17 +15,11 @@ namespace stepsim {
 static void refuse_other_flags(const CalibrateArguments& arguments) {
   if (!arguments.files.empty())
     throw InputError({"--recipe"}, "found it with " + arguments.files.front() + ", wanted the files that the recipe names");
-  const std::pair<const char*, bool> given[] = {{"--gpu", !arguments.gpu.empty()},
-                                                {"--base", !arguments.base.empty()},
-                                                {"--set", !arguments.sets.empty()},
-                                                {"--repeats", !arguments.repeats.empty()},
-                                                {"--ranks", !arguments.ranks.empty()},
-                                                {"--collective", !arguments.collective.empty()},
-                                                {"--conditions", !arguments.conditions.empty()},
-                                                {"--software", !arguments.software.empty()},
-                                                {"--output", !arguments.output.empty()}};
-  for (const auto& [flag, is_given] : given) {
-    if (is_given) throw InputError({flag}, "found it with --recipe, which says it for each machine, wanted --recipe, --data and --write");
+  std::string flag = given_kernel_flag(arguments);
+  if (!arguments.software.empty()) flag = "--software";
+  if (!arguments.output.empty()) flag = "--output";
+  if (!flag.empty()) {
+    throw InputError({flag}, "found it with --recipe, which says it for each machine, wanted --recipe, --data and --write");
   }
   if (arguments.data.empty()) throw InputError({"--data"}, "found none, wanted the folder of the files that the recipe names");
 }

@@ -35,21 +35,25 @@ constexpr double kStragglerPerDoubling = 0.012;  // accuracy.md B.4: 1.0 +- 0.2 
 
 bool is_narrow(Precision precision) { return bits_of(product_dtype(precision)) < 16; }
 
-// Of the records of a class these are about other work than a step's: ratios of layouts, inference attention, fp32 beside narrower formats.
+// Of the records of a class these are about other work than a step's: ratios of layouts, inference attention, fp32 beside narrower formats,
+// elementwise kernels beside norms and what is not fused.
 bool of_other_work(const FitRecord& record, Precision precision) {
-  return record.part == "weight-gradient" || record.part == "inference" || (record.part == "fp32" && precision != Precision::kFp32);
+  if (record.part == "fp32") return precision != Precision::kFp32;
+  return !record.part.empty();
 }
 
 double size_of_error(const FitRecord& record) {
   return record.held_out_rows > 0 ? record.held_out_error + std::abs(record.held_out_bias) : record.fitted_error;
 }
 
-// The record with the largest error of those of the class, the first of equals; one about other work only where there is no other.
+// The record with the largest error of those of the class, the first of equals; one about other work only where there is no other, and
+// never elementwise kernels for all that are bound by memory.
 const FitRecord* worst_record(const Job& job, const std::string& op_class) {
   const FitRecord* worst = nullptr;
   for (const bool other_work : {false, true}) {
     for (const FitRecord& record : job.gpu.fits) {
-      if (record.op_class != op_class || of_other_work(record, job.training.precision) != other_work) continue;
+      if (record.op_class != op_class || record.part == "elementwise") continue;
+      if (of_other_work(record, job.training.precision) != other_work) continue;
       if (worst == nullptr || size_of_error(*worst) < size_of_error(record)) worst = &record;
     }
     if (worst != nullptr) return worst;
@@ -122,7 +126,7 @@ void add_stack(const Job& job, StepErrors& errors) {
   ranges[static_cast<std::size_t>(ErrorClass::kNetwork)] = relative(stack.collective);
   if (stack.gives_weight_gradient) errors.weight_gradient = relative(stack.weight_gradient);
   take_measured_steps(stack, errors);
-  if (stack.straggler_per_doubling > 0) errors.straggler_per_doubling = stack.straggler_per_doubling;
+  if (stack.straggler_per_doubling) errors.straggler_per_doubling = *stack.straggler_per_doubling;
   errors.stack_reason =
       fmt::format("{}: products {:.2f}, {:.2f} to {:.2f}", stack.name, stack.gemm.expected, stack.gemm.lower, stack.gemm.upper);
 }

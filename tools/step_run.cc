@@ -105,6 +105,10 @@ static void fill(const Job& job, StepRun& run) {
   }
   // The moments that the first step makes: the same ops at the same times, other claims.
   run.run = run_built(job, run.step, machine, *run.costs, optimizer_moments(run.step.graph));
+  constexpr double kLongestStep = 9e6;  // s; the simulated clock ends at 9.2e6
+  if (seconds(run.run.result.end) > kLongestStep) {
+    throw InputError({"--hardware"}, "found a step of more than 104 days, wanted a smaller job or a machine that is not so slow");
+  }
   STEPSIM_CHECK(!run.run.result.deadlock);  // the builder's graphs have no cycle and no rendezvous in two orders
   fill_memory(job, run);
   run.peak_rate = peak(job.gpu, product_dtype(job.training.precision));

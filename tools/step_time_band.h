@@ -39,7 +39,8 @@ struct DifferenceBand {
   TimeRange range{};  // around it, of the same
   std::vector<BandSource> sources{};
   std::string shared{};  // "kernels, links, stack": whose errors cancel; "" for none
-  double lower() const { return difference + range.lower; }
+  // By so many times longer or shorter, so that the band of the steps the other way round is the inverse of this one.
+  double lower() const { return (1 + difference) / (1 - range.lower / (1 + difference)) - 1; }
   double upper() const { return difference + range.upper; }
   bool sign_certain() const { return lower() > 0 || upper() < 0; }
 };

@@ -169,18 +169,39 @@ std::optional<double> fit_fp32_compute(const GpuSpec& gpu, std::span<const Measu
 }
 
 std::optional<WeightGradientFit> fit_weight_gradient(GpuSpec gpu, std::span<const MeasuredGemm> rows) {
-  if (gpu.fit.gemm_tile) gpu.fit.gemm_tile->weight_gradient = 1;
-  std::vector<double> over[2][2];  // by weight gradient, held out
-  for (const MeasuredGemm& row : rows) {
-    over[row.weight_gradient() ? 1 : 0][row.held_out ? 1 : 0].push_back(row.measured_s / simulated_s(gpu, row));
-  }
-  if (over[0][0].size() < kLeastGemmRows || over[1][0].size() < kLeastGemmRows || over[0][1].empty() || over[1][1].empty()) {
+  STEPSIM_CHECK(gpu.fit.gemm_tile.has_value());
+  // Median of measured over simulated time, of weight gradients simulated with the factor, or of other products.
+  const auto over = [&](bool weight_gradients, bool held_out, double factor) {
+    gpu.fit.gemm_tile->weight_gradient = factor;
+    std::vector<double> ratios;
+    for (const MeasuredGemm& row : rows) {
+      if (row.weight_gradient() == weight_gradients && row.held_out == held_out) ratios.push_back(row.measured_s / simulated_s(gpu, row));
+    }
+    return median(ratios);
+  };
+  const auto count = [&](bool weight_gradients, bool held_out) {
+    return static_cast<std::size_t>(std::count_if(rows.begin(), rows.end(), [&](const MeasuredGemm& row) {
+      return row.weight_gradient() == weight_gradients && row.held_out == held_out;
+    }));
+  };
+  if (count(false, false) < kLeastGemmRows || count(true, false) < kLeastGemmRows || count(false, true) == 0 || count(true, true) == 0) {
     return std::nullopt;
   }
-  return WeightGradientFit{.ratio = round_to(median(over[1][0]) / median(over[0][0]), 1e-3),
-                           .held_out_ratio = median(over[1][1]) / median(over[0][1]),
-                           .rows = over[1][0].size(),
-                           .held_out_rows = over[1][1].size()};
+  // The factor slows the tensor cores and their feed alone, so it is found through the model: with more of it weight gradients take longer.
+  const auto factor_of = [&](bool held_out) {
+    const double wanted = over(false, held_out, 1);
+    double less = 0.5, more = 4;
+    constexpr int kHalvings = 40;
+    for (int i = 0; i < kHalvings; ++i) {
+      const double middle = (less + more) / 2;
+      (over(true, held_out, middle) > wanted ? less : more) = middle;
+    }
+    return (less + more) / 2;
+  };
+  return WeightGradientFit{.ratio = round_to(factor_of(false), 1e-3),
+                           .held_out_ratio = factor_of(true),
+                           .rows = count(true, false),
+                           .held_out_rows = count(true, true)};
 }
 
 }  // namespace stepsim

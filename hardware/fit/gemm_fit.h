@@ -39,8 +39,8 @@ std::optional<FittedGemm> fit_gemm(GpuSpec gpu, std::span<const MeasuredGemm> ro
 // kLeastGemmRows of them.
 std::optional<double> fit_fp32_compute(const GpuSpec& gpu, std::span<const MeasuredGemm> rows);
 
-// Time of weight gradients over the machine's, over the same of other products: medians of rows that are not held out, and of those that
-// are. None: fewer than kLeastGemmRows weight gradients or other products.
+// GemmTileFit::weight_gradient with which the median weight gradient is as far from the machine's time as the median other product: of rows
+// that are not held out, and of those that are. The machine has tiles. None: fewer than kLeastGemmRows weight gradients or other products.
 struct WeightGradientFit {
   double ratio = 1, held_out_ratio = 1;
   std::size_t rows = 0, held_out_rows = 0;  // weight gradients that count

@@ -14,7 +14,10 @@ using std::chrono::microseconds;
 // fixed + FLOPs at a rate: the law of a GPU, or what a model makes of it.
 class Law : public CostModel {
  public:
-  Law(double fixed_us, double tflops) : fixed_us_(fixed_us), tflops_(tflops) {}
+  Law(double fixed_us, double tflops) : fixed_us_(fixed_us), tflops_(tflops) {
+    loads_[0].resource = ResourceId{0};
+    loads_[0].fraction_2e30 = kFullLoad / 2;
+  }
   double time_us(const OpWork& work) const { return fixed_us_ + arithmetic(work).value / (tflops_ * 1e6); }
   Cost cost(const OpWork& work, DeviceId, TransferSide) const override {
     const double alone_us = time_us(work) - fixed_us_;
@@ -26,7 +29,7 @@ class Law : public CostModel {
 
  private:
   double fixed_us_, tflops_;
-  std::vector<Load> loads_{{.resource = ResourceId{0}, .fraction_2e30 = kFullLoad / 2}};
+  std::vector<Load> loads_ = std::vector<Load>(1);
 };
 
 Gemm product(std::int64_t m) { return {.m = m, .n = 4096, .k = 4096, .transpose_a = true}; }

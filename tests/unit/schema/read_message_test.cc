@@ -67,7 +67,7 @@ TEST(ReadMessage, SaysWhatAValueOfTheFieldIs) {
   EXPECT_EQ(error_of("parallel : \"yes\""), "f:1:12: found \"yes\", wanted true or false");
   EXPECT_EQ(error_of("layers: 99999999999999999999"), "f:1:9: found 99999999999999999999, wanted a smaller whole number");
   EXPECT_EQ(error_of("inner { parallel: 7 }"), "f:1:19: found 7, wanted true or false");
-  EXPECT_EQ(error_of("color: 2.5"), "f:1:8: found 2.5, wanted a name of Color");
+  EXPECT_EQ(error_of("color: 2.5"), "f:1:8: found 2.5, wanted one of red, green");
   EXPECT_EQ(error_of("2"), "f:1:1: found 2, wanted a field name");
 }
 
@@ -96,6 +96,13 @@ TEST(ReadMessage, NamesThePlaceOfAWrongValue) {
   EXPECT_EQ(error_of("color: grene"), "f:1:8: found \"grene\", wanted one of red, green, did you mean \"green\"?");
   EXPECT_EQ(error_of("{\"color\": \"grene\"}"), "f:1:11: found \"grene\", wanted one of red, green, did you mean \"green\"?");
   EXPECT_EQ(error_of("parallel: maybe"), "f:1:11: found \"maybe\", wanted true or false");
+}
+
+// proto3 keeps numbers that an enum has not.
+TEST(ReadMessage, RefusesNumbersThatAnEnumHasNot) {
+  EXPECT_EQ(error_of("color: 99"), "f:1:1: found color 99, wanted one of red, green");
+  EXPECT_EQ(error_of("title: \"x\"\ninner {\n  inner { color: -1 }\n}"), "f:3:11: found color -1, wanted one of red, green");
+  EXPECT_EQ(error_of("color: 1"), "");
 }
 
 TEST(ReadMessage, RefusesAFieldTwice) {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/unit/tools/test_jobs.h"
+#include "tools/commands.h"
 #include "tools/step_run.h"
 
 namespace stepsim {
@@ -53,7 +54,7 @@ std::string table(double slowdown, const std::vector<double>& factors = {1, 1, 1
   return text;
 }
 
-StepCalibration calibrated(const std::string& text) { return calibrate_steps("steps.csv", text, {}); }
+StepCalibration calibrated(const std::string& text) { return calibrate_steps("steps.csv", read_measured_steps("steps.csv", text), {}); }
 
 std::string problem(const std::string& text) {
   return error_of([&] { calibrated(text); });
@@ -125,11 +126,40 @@ TEST(CalibrateSteps, WrongFactsAreToldFromASlowMachine) {
   EXPECT_THAT(fast.warnings.at(0), HasSubstr("lies outside"));
 }
 
-// Milliseconds in a column of seconds: nothing makes the step a thousand times as long.
-TEST(CalibrateSteps, WrongUnitsAreTold) {
-  const StepCalibration found = calibrated(table(1.3, {1000, 1000, 1000}));
+TEST(CalibrateSteps, StepsThatNoSlowdownExplainsAreTold) {
+  const StepCalibration found = calibrated(table(1.3, {20, 20, 20}));
   EXPECT_EQ(found.steps[0].own_slowdown, kMostSlowdown);
   EXPECT_THAT(found.warnings.at(1), AllOf(StartsWith("a: no slowdown of matrix products makes it"), HasSubstr("is the unit right?")));
+}
+
+// Milliseconds in a column of seconds, and the other way round: no stack file has such errors.
+TEST(CalibrateSteps, WrongUnitsAreRefused) {
+  const std::string wanted = "wanted seconds under step_time_s or milliseconds under step_time_ms";
+  EXPECT_EQ(problem(table(1, {1000, 2000, 3000})), "steps.csv: found steps that take 1000 times as long as simulated, " + wanted);
+  EXPECT_EQ(problem(table(1, {1, 1e-3, 1})), "steps.csv:3:1: found a step that is simulated to take 1000 times as long, " + wanted);
+}
+
+std::string refusal(const std::string& file, const std::string& output, const std::string& json = "") {
+  CalibrateArguments arguments;
+  arguments.files = {file};
+  arguments.output = output;
+  arguments.json = json;
+  return error_of([&] { calibrate_command(arguments); });
+}
+
+TEST(CalibrateSteps, NoFileThatARowNamesIsAnOutput) {
+  const std::string machine = written("calibrate_steps_input.textproto", "base: \"h100-sxm-80gb\"\n");
+  const std::string steps =
+      written("calibrate_steps_input.csv", "model,layers,hardware,sequence,step_time_s\nllama3-8b,2," + machine + ",4096,0.1\n");
+  const std::string found = ": found " + machine + ", which is an input, wanted another file";
+  EXPECT_EQ(refusal(steps, machine), "--output" + found);
+  EXPECT_EQ(refusal(steps, "never.textproto", machine), "--json" + found);
+}
+
+TEST(CalibrateSteps, OutputsAreNamedAsTheyAreRead) {
+  EXPECT_EQ(refusal("none.csv", "st.x"),
+            "--output: found \"st.x\", wanted - or a name that ends in .textproto, which --hardware and --stack read");
+  EXPECT_THAT(refusal("none.csv", "st.textproto"), StartsWith("none.csv: found no"));
 }
 
 TEST(CalibrateSteps, RepeatsAreLeftOutTogether) {
@@ -148,7 +178,8 @@ TEST(CalibrateSteps, OneRowIsFitted) {
 }
 
 TEST(CalibrateSteps, WritesAStackThatLoadsAndGivesTheSteps) {
-  const StepCalibration found = calibrate_steps("my \"steps\".csv", table(1.27), {.software = "ours \\ 1"});
+  const StepCalibration found =
+      calibrate_steps("my \"steps\".csv", read_measured_steps("steps.csv", table(1.27)), {.software = "ours \\ 1"});
   const std::string path = written("calibrate_steps_own.textproto", stack_text(found));
   const StackSpec stack = load_stack(path);
   EXPECT_EQ(stack.machines, std::vector<std::string>{"h100-sxm-80gb"});
@@ -194,7 +225,7 @@ TEST(CalibrateSteps, JsonHasTheRows) {
 
 TEST(CalibrateSteps, ProgressGrowsToItsEnd) {
   std::size_t last = 0;
-  calibrate_steps("steps.csv", table(1.3, {1, 1}), {}, [&](std::size_t done, std::size_t all) {
+  calibrate_steps("steps.csv", read_measured_steps("steps.csv", table(1.3, {1, 1})), {}, [&](std::size_t done, std::size_t all) {
     EXPECT_EQ(done, last + 1);
     EXPECT_GE(all, done);
     last = done;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/unit/tools/test_jobs.h"
+#include "tools/commands.h"
 #include "tools/step_run.h"
 
 namespace stepsim {
@@ -32,6 +33,27 @@ std::string problem(const JobInput& input) {
 // Files of this test only: every ctest entry is a process of its own.
 std::string own_stack(const std::string& more = "") {
   return written("job_stack_own.textproto", "machine: \"h100-sxm-80gb\" precision: \"bf16\"\ngemm { expected: 1.3 }\n" + more);
+}
+
+TEST(JobProfile, OfASetOrNone) {
+  const std::string file = written("job_profile_own.textproto", "gemm { m: 4096 n: 4096 k: 4096 latency: \"200 us\" }\n");
+  const Job set = resolve_job(job_on("h100", {flag("--set", "hardware.profile=" + file)}));
+  ASSERT_NE(set.profile, nullptr);
+  EXPECT_EQ(set.profile->kernels.size(), 1u);
+  EXPECT_EQ(resolve_job(job_on("h100", {flag("--profile", file), flag("--set", "hardware.profile=none")})).profile, nullptr);
+}
+
+TEST(JobHardware, ABaseIsOfAMachineFile) {
+  EXPECT_EQ(problem(job_on("h100", {flag("--set", "hardware.base=b200")})),
+            "--set hardware.base: found a base, wanted another --hardware, or a machine file with it");
+}
+
+// 10^6 FLOP/s: no op takes 10^6 s, the step 10^7.
+TEST(JobHardware, AStepLongerThanTheClockIsRefused) {
+  const Job job = resolve_job({"",
+                               {flag("--model", "llama3-8b"), flag("--hardware", "h100"), flag("--sequence", "4096"), flag("--tp", "8"),
+                                flag("--set", "hardware.peak.bf16=0.001 GFLOP/s")}});
+  EXPECT_THAT(error_of([&] { run_step(job); }), HasSubstr("found a step of more than 104 days"));
 }
 
 TEST(JobStack, UnknownIsSaidFirstAndLeavesTheBareMachine) {
@@ -123,6 +145,16 @@ TEST(JobStack, MovesTheStep) {
   const double slow = run_step(resolve_job(job_on("h100", {flag("--stack", own_stack())}))).step_time_s();
   EXPECT_GT(slow, 1.1 * bare);
   EXPECT_LT(slow, 1.3 * bare);
+}
+
+// Versions of one framework stand behind its name; a stack of none is taken by --stack alone.
+TEST(JobStack, ListHasTheFrameworks) {
+  ListArguments arguments;
+  arguments.what = "stacks";
+  testing::internal::CaptureStdout();
+  list_command(arguments);
+  const std::string table = testing::internal::GetCapturedStdout();
+  EXPECT_THAT(table, AllOf(HasSubstr("llm-foundry@2023-10 2024-01  "), HasSubstr("--stack only  "), HasSubstr("frameworks")));
 }
 
 }  // namespace

@@ -1,7 +1,10 @@
 // Rows that a model made -> the model's constants; what is missing, impossible or too little.
 #include "tools/machine_calibration.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <utility>
 
 #include "hardware/fit/inference_attention_fit.h"
 #include "hardware/gemm_cost.h"
@@ -76,8 +79,9 @@ TEST(MachineCalibration, FewRowsFitFewerParameters) {
   EXPECT_EQ(roofline.blocks.at(0).lines.size(), 3u);
   EXPECT_NE(two.fewer.find("its fixed part, the base's"), std::string::npos);
   EXPECT_EQ(two.blocks.at(0).lines.size(), 2u);
+  calibrated({.files = {products(7, modelled())}, .base = "h100-sxm-80gb", .facts = kFacts});  // 4 of 7 are not held back
   EXPECT_EQ(error({.files = {products(6, modelled())}, .base = "h100-sxm-80gb", .facts = kFacts}),
-            "m.csv: found 6 rows of matrix products, of which half are held back, wanted at least 8");
+            "m.csv: found 6 rows of matrix products, of which half are held back, wanted at least 4 that are not");
 }
 
 TEST(MachineCalibration, UnknownMachinesNeedABaseAndFacts) {
@@ -85,7 +89,8 @@ TEST(MachineCalibration, UnknownMachinesNeedABaseAndFacts) {
   EXPECT_EQ(error({.files = {rows}, .facts = kFacts}),
             "--base: found none, and \"X9\" is not in the catalog, wanted the catalog machine that it is most alike");
   EXPECT_EQ(error({.files = {rows}, .base = "h100-sxm-80gb"}),
-            "--set: found no peak.bf16, hbm, memory, sms of X9, which the catalog does not have, wanted such as --set hbm=\"3350 GB/s\"");
+            "--set: found no peak.bf16, hbm, memory, sms of X9, which the catalog does not have, wanted such as --set "
+            "peak.bf16=\"989 TFLOP/s\"");
   EXPECT_EQ(error({.files = {rows}, .base = "mine.textproto", .facts = kFacts}),
             "--base: found \"mine.textproto\", wanted a catalog name (stepsim list hardware)");
   EXPECT_EQ(error({.files = {rows}, .base = "h100-sxm-80g", .facts = kFacts}),
@@ -98,7 +103,75 @@ TEST(MachineCalibration, RatesThatNoPeakAllows) {
   for (MeasuredGemm& row : rows.gemms) row.measured_s /= 1000;
   const std::string text = error({.files = {rows}, .base = "h100-sxm-80gb", .facts = kFacts});
   EXPECT_EQ(text.substr(0, 6), "m.csv:");
-  EXPECT_NE(text.find("times faster than peak.bf16 of h100-sxm-80gb allows, wanted microseconds"), std::string::npos) << text;
+  EXPECT_NE(text.find("times faster than peak.bf16=\"700 TFLOP/s\" of --set allows, wanted microseconds"), std::string::npos) << text;
+  rows.gpu = "h100-sxm-80gb";
+  EXPECT_NE(error({.files = {rows}}).find("times faster than peak.bf16 of h100-sxm-80gb allows"), std::string::npos);
+}
+
+// Forward rows of FLASH3 by length, in TFLOP/s.
+Measurements flash_table(const std::vector<double>& tflops) {
+  std::string text = "gpu,impl,pass,causal,head_dim,seq,tflops\n";
+  std::int64_t length = 512;
+  for (const double rate : tflops)
+    text += "X9,FA3,fwd,0,128," + std::to_string(std::exchange(length, 2 * length)) + "," + fmt::format("{}\n", rate);
+  return read_measurements("fa.csv", text, {});
+}
+
+TEST(MachineCalibration, StatedRatesAboveThePeak) {
+  const auto of = [](const std::vector<double>& tflops) {
+    return error({.files = {flash_table(tflops)}, .base = "h100-sxm-80gb", .facts = kFacts});
+  };
+  EXPECT_EQ(of({300, 400, 450, 470, 480, 700}), "");
+  EXPECT_EQ(of({300, 400, 1400, 470, 480, 490}),
+            "fa.csv:4:1: found 1400 TFLOP/s, 2 times peak.bf16=\"700 TFLOP/s\" of --set, wanted at most the dense peak");
+}
+
+// Every second length is held back: a million times as fast as those that are fitted, or ten thousand times.
+TEST(MachineCalibration, AFitThatIsNoMachineNamesTheUsersFile) {
+  const std::string begin = "fa.csv: found rows whose fit is no machine: ";
+  const std::string end = ", wanted measurements of one machine in the units that the head says, and that machine's facts (--set)";
+  for (const double slow : {0.04, 4e-9}) {
+    const std::string text = error({.files = {flash_table({slow, 400, slow, 400, slow, 400})}, .base = "h100-sxm-80gb", .facts = kFacts});
+    EXPECT_EQ(text.substr(0, begin.size()), begin);
+    EXPECT_EQ(text.substr(text.size() - end.size()), end);
+    EXPECT_NE(text.find(slow > 1e-3 ? "held_out_error" : "an op of "), std::string::npos) << text;
+  }
+}
+
+TEST(MachineCalibration, AFactThatMakesNoMachineIsNamed) {
+  auto facts = kFacts;
+  facts.emplace_back("attention[0].fixed", "3 us");
+  const std::string text = error({.files = {products(30, modelled())}, .base = "h100-sxm-80gb", .facts = facts});
+  EXPECT_EQ(text.find("--set attention[0].fixed: found no attention[0].kernel, wanted "), 0u) << text;
+}
+
+TEST(MachineCalibration, UsualClustersAreLookedUp) {
+  auto facts = kFacts;
+  facts.emplace_back("usual_cluster", "foo");
+  EXPECT_EQ(
+      error({.files = {products(30, modelled())}, .base = "h100-sxm-80gb", .facts = facts}).find("--set usual_cluster: found \"foo\""), 0u);
+}
+
+// Eight GPUs of a node are one NVLink domain of the H100; a rack of GB200 is one of 72.
+TEST(MachineCalibration, CollectivesOfSeveralHosts) {
+  Measurements rows;
+  rows.file = "m.txt";
+  rows.hosts = {"node01", "node02"};
+  rows.second_host_line = 9;
+  rows.notes = {"m.txt: a note"};
+  for (std::int64_t bytes = 1024; bytes <= 1 << 28; bytes *= 2) {
+    rows.collectives.push_back({.work = {.kind = CollectiveKind::kAllReduce, .message = Bytes(bytes), .ranks = 8},
+                                .measured_s = 20e-6 + 1.75 * static_cast<double>(bytes) / 360e9});
+  }
+  EXPECT_EQ(error({.files = {rows}, .base = "h100-sxm-80gb"}),
+            "m.txt:9:1: found ranks on node01 and node02, wanted one host: calibrate fits collectives within an NVLink domain");
+  const CalibratedMachine rack = calibrated({.files = {rows}, .base = "gb200-nvl72"});
+  EXPECT_EQ(rack.notes, rows.notes);
+  rows.hosts = {"node01"};
+  EXPECT_EQ(
+      error({.files = {rows}, .base = "l4"}),
+      "m.txt: found 19 rows of collectives, of which half are held back, wanted at least 3 sizes of one operation with an even power of "
+      "two, within an NVLink domain of 1");
 }
 
 // 30 us and 0.75 of 2400 GB/s, exactly; 20 us are a framework's launch and stay out of the file, 4 us are not.

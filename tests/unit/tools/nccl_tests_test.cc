@@ -1,7 +1,8 @@
 // What nccl-tests print, in its newer and older forms.
 #include <gtest/gtest.h>
 
-#include "tests/unit/error_of.h"
+#include "tests/unit/tools/test_jobs.h"
+#include "tools/commands.h"
 #include "tools/measurements.h"
 
 namespace stepsim {
@@ -54,6 +55,8 @@ TEST(NcclTests, WhichCollective) {
   EXPECT_EQ(read("# Collective test starting: all_gather_perf\n" + text, {}, "log.txt").collectives[0].work.kind,
             CollectiveKind::kAllGather);
   EXPECT_EQ(read(text, {.collective = "sendrecv"}, "log.txt").collectives[0].work.kind, CollectiveKind::kSendReceive);
+  EXPECT_EQ(error_of([&] { read("# all_gather_perf\n" + text, {.collective = "sendrecv"}, "log.txt"); }),
+            "--collective: found sendrecv, wanted all_gather as log.txt says in line 1");
   EXPECT_EQ(error_of([&] { read(text, {}, "log.txt"); }),
             "log.txt:7:1: found no name of the collective, wanted it in the text (all_reduce_perf), the file's name, or --collective");
   EXPECT_EQ(error_of([&] { read(text, {.collective = "reduce"}); }),
@@ -68,16 +71,49 @@ TEST(NcclTests, Ranks) {
             "--ranks: found 4, wanted 2 as all_reduce_perf.txt lists devices");
 }
 
+TEST(NcclTests, HostsOfTheRanks) {
+  EXPECT_EQ(read(kDevices + kHead + kRows).hosts, std::vector<std::string>{"node"});
+  const Measurements rows =
+      read(kDevices + "#  Rank  2 Group  0 Pid  1 on  node2 device  0 [0x07] NVIDIA H100 80GB HBM3\n" + kHead + kRows);
+  EXPECT_EQ(rows.hosts, (std::vector<std::string>{"node", "node2"}));
+  EXPECT_EQ(rows.second_host_line, 7);
+}
+
+// The last line of a run that ended; a run that did not says why.
+TEST(NcclTests, RunsThatDidNotEnd) {
+  EXPECT_EQ(read(kDevices + kHead + kRows + "# Avg bus bandwidth    : 34.3\n").notes, std::vector<std::string>{});
+  EXPECT_EQ(read(kDevices + kHead + kRows).notes,
+            std::vector<std::string>{"all_reduce_perf.txt: no footer (# Avg bus bandwidth): the output may be cut"});
+  const auto error = [](const std::string& text) { return error_of([&] { read(text); }); };
+  EXPECT_EQ(error(kDevices + kHead + kRows + "node: Test NCCL failure common.cu:958 'unhandled system error, see NCCL_DEBUG=INFO'\n"),
+            "all_reduce_perf.txt:12:1: found \"Test NCCL failure\", wanted the output of a run that ended well");
+  EXPECT_EQ(error(kDevices + "node: Test CUDA failure common.cu:958 'out of memory'\n"),
+            "all_reduce_perf.txt:7:1: found \"Test CUDA failure\", wanted the output of a run that ended well");
+  EXPECT_FALSE(is_nccl_tests("dtype,m,n,k,latency_us,note\nbf16,1,1,1,5,after a Test NCCL failure\n"));
+}
+
 TEST(NcclTests, WrongRows) {
   const auto error = [](const std::string& row) { return error_of([&] { read(kDevices + kHead + row); }); };
   EXPECT_EQ(error("1048576 262144 float sum -1 30 1 1 0 31\n"), "all_reduce_perf.txt:9:1: found 10 columns, wanted 13 as in line 7");
   EXPECT_EQ(error("1048576 262144 float sum -1 x 1 1 0 31 1 1 0\n"), "all_reduce_perf.txt:9:29: found time \"x\", wanted a number");
   EXPECT_EQ(error("1048576 262144 float sum -1 -3 1 1 0 31 1 1 0\n"),
             "all_reduce_perf.txt:9:29: found time -3, wanted microseconds above zero");
+  EXPECT_EQ(error("1048576 262144 float sum -1 1e13 1 1 0 31 1 1 0\n"),
+            "all_reduce_perf.txt:9:29: found time 1e13, wanted at most 1000000000000 us");
   EXPECT_EQ(error("1048576 262144 float sum -1 30 1 1 7 31 1 1 0\n"),
             "all_reduce_perf.txt:9:36: found 7 wrong values, wanted none: the collective failed");
   EXPECT_EQ(error(""), "all_reduce_perf.txt:7:1: found no row of 1 KiB and more below, wanted some");
   EXPECT_EQ(error(kRows + kHead), "all_reduce_perf.txt:12:1: found a second table, wanted one a file (the first in line 7)");
+}
+
+TEST(NcclTests, FlagsOfThemAlone) {
+  const std::string table = written("nccl_flags.csv", "op,dtype,m,n,k,latency_us\ngemm,bf16,64,64,64,5\n");
+  CalibrateArguments ranks, collective;
+  ranks.files = collective.files = {table};
+  ranks.ranks = "8";
+  collective.collective = "sendrecv";
+  EXPECT_EQ(error_of([&] { calibrate_command(ranks); }), "--ranks: found it without nccl-tests output, wanted none");
+  EXPECT_EQ(error_of([&] { calibrate_command(collective); }), "--collective: found it without nccl-tests output, wanted none");
 }
 
 }  // namespace

@@ -68,6 +68,18 @@ TEST_F(ProfileFile, TablesOfCalibrate) {
   EXPECT_EQ(backward.kernel, 1);
 }
 
+// As people name what all_reduce_perf prints.
+TEST_F(ProfileFile, OutputOfNcclTestsByItsContent) {
+  const std::string text =
+      "#  Rank  0 Group  0 Pid  1 on  node device  0 [0x07] NVIDIA H100 80GB HBM3\n"
+      "#  Rank  1 Group  0 Pid  1 on  node device  1 [0x0a] NVIDIA H100 80GB HBM3\n"
+      "#  size  count  type  redop  root  time  algbw  busbw  #wrong\n"
+      "1048576  262144  float  sum  -1  30.00  34.95  34.95  0\n";
+  const KernelProfile profile = load_kernel_profile(write("all_reduce_perf.txt", text), load_gpu("h100"));
+  ASSERT_EQ(profile.kernels.size(), 1u);
+  EXPECT_EQ(profile.kernels[0].time, std::chrono::microseconds(30));
+}
+
 TEST_F(ProfileFile, ErrorsHaveTheirPlace) {
   const std::string head = "op,dtype,m,n,k,latency_us\n", row = "gemm,bf16,64,64,64,5\n";
   const std::string negative = write("negative.csv", head + row + "gemm,bf16,65,64,64,-5\n");
