@@ -99,8 +99,8 @@ TEST(PublishedLayers, Figure8) {
     std::printf("\n");
   }
   std::printf("| largest difference | | | | | | %.1f points |\n\n", largest);
-  // 2 points are asked; two backward shares under sequence parallelism are 2.4 and 2.6 below (README.md of this folder).
-  EXPECT_LT(largest, 2.7);
+  // 2 points are asked; two backward shares under sequence parallelism are 2.3 and 2.5 below (README.md of this folder).
+  EXPECT_LT(largest, 2.6);
 }
 
 }  // namespace
