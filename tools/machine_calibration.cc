@@ -400,7 +400,7 @@ GpuSpec base_machine(const std::string& name) {
   }
 }
 
-// Another name than the machine file's own place is the user's to read, so it is asked for now.
+// The written file would name it, and only whoever reads that file would learn that it does not exist.
 void check_usual_cluster(const MachineRequest& request, const GpuSpec& gpu) {
   const auto named = [](const auto& fact) { return fact.first == "usual_cluster"; };
   if (std::none_of(request.facts.begin(), request.facts.end(), named)) return;
