@@ -338,7 +338,8 @@ static GpuSpec gpu_spec(const Loaded<files::Machine>& loaded) {
   gpu.compute_capability = reader.count("compute_capability", given(machine.has_compute_capability(), machine.compute_capability()));
   read_links(machine, reader, gpu);
   gpu.host_link = machine.host_link();
-  gpu.library_workspace = reader.bytes("library_workspace", given(machine.has_library_workspace(), machine.library_workspace()));
+  gpu.blas_workspace = reader.bytes("blas_workspace", given(machine.has_blas_workspace(), machine.blas_workspace()));
+  gpu.engine_workspace = reader.bytes("engine_workspace", given(machine.has_engine_workspace(), machine.engine_workspace()));
   gpu.fit = kernel_fit(machine, reader);
   gpu.fits = fit_records(machine, reader);
   gpu.usual_cluster = machine.usual_cluster();

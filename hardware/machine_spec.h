@@ -125,7 +125,8 @@ struct GpuSpec {
   LargeCopy large_copy;
   BytesPerSecond nvlink_per_direction;  // 0: none
   std::string host_link;                // "PCIe5 x16", "NVLink-C2C"
-  Bytes library_workspace;              // cuBLAS handles of main and autograd thread
+  Bytes blas_workspace;                 // of one cuBLAS handle, as PyTorch allocates it
+  Bytes engine_workspace;               // of Transformer Engine's products
   KernelFit fit;
   std::string usual_cluster;
   std::vector<FitRecord> fits;

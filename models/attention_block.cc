@@ -1,6 +1,10 @@
 #include "models/attention_block.h"
 
 #include <array>
+#include <utility>
+#include <vector>
+
+#include "models/separate_heads.h"
 
 namespace stepsim {
 
@@ -8,18 +12,15 @@ namespace {
 
 constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
 
-struct Heads {
-  SlotIndex query = kNoSlot, key = kNoSlot, value = kNoSlot;
-};
+using Heads = CoreHeads;
 
 std::vector<std::int64_t> query_shape(const DeviceShape& shape) { return {shape.tokens, shape.query_heads, shape.head_dim}; }
 std::vector<std::int64_t> kv_shape(const DeviceShape& shape) { return {shape.tokens, shape.kv_heads, shape.head_dim}; }
 std::int64_t mixed_width(const DeviceShape& shape) { return shape.query_width() + 2 * shape.kv_width(); }
 
-bool rotary(const TemplateContext& context) { return context.model.position == Position::kRotary; }
-
 void mixed_forward(TemplateBuilder& builder, AttentionBlock& block) {
   const DeviceShape& shape = builder.shape();
+  if (!builder.context().framework.fused_qkv) return separate_forward(builder, block);
   const ModelSpec& model = builder.context().model;
   block.qkv = make_linear(builder, "qkv", "", shape.hidden, mixed_width(shape), model.linear_bias || model.qkv_bias);
   if (!block.qkv.bias.present()) {
@@ -39,15 +40,35 @@ void mixed_forward(TemplateBuilder& builder, AttentionBlock& block) {
   block.mixed_value = builder.view("value of qkv", block.mixed, kv_shape(shape));
 }
 
-// RMSNorm of each head of q and k, one weight of head_dim each.
+bool centred(const ModelSpec& model) { return model.normalization == Normalization::kLayerNorm; }
+
+void add_norm_weights(TemplateBuilder& builder, AttentionBlock& block) {
+  const std::int64_t width = builder.shape().head_dim;
+  block.query_norm = builder.weight("query norm weight", {width});
+  block.key_norm = builder.weight("key norm weight", {width});
+  if (!centred(builder.context().model) || !builder.context().model.norm_bias) return;
+  block.query_norm_bias = builder.weight("query norm bias", {width});
+  block.key_norm_bias = builder.weight("key norm bias", {width});
+}
+
+// Transformer Engine wants q, k and v alike: beside q and k that are tensors of their own, v is copied out of the joint one
+// (attention/dot_product_attention/utils.py:2606; rotary embedding has copied it anyway).
+SlotIndex value_beside(TemplateBuilder& builder, const AttentionBlock& block) {
+  if (!builder.context().framework.transformer_engine || block.rotary) return block.mixed_value;
+  const SlotIndex value = builder.activation("value", kv_shape(builder.shape()));
+  builder.pass(kForward, {.name = "value copy", .module = "", .reads = {block.mixed_value}, .writes = {value}, .updates = {}, .holds = {}});
+  return value;
+}
+
+// The layer's norm over each head of q and k, a weight of head_dim for either.
 Heads qk_norm_forward(TemplateBuilder& builder, AttentionBlock& block) {
   const DeviceShape& shape = builder.shape();
-  if (!builder.context().model.qk_norm) return {block.mixed_query, block.mixed_key, block.mixed_value};
-  block.query_norm = builder.weight("query norm weight", {shape.head_dim});
-  block.key_norm = builder.weight("key norm weight", {shape.head_dim});
-  const Heads heads{.query = builder.activation("query, normalised", query_shape(shape)),
-                    .key = builder.activation("key, normalised", kv_shape(shape)),
-                    .value = block.mixed_value};
+  const ModelSpec& model = builder.context().model;
+  if (!model.qk_norm) return {block.mixed_query, block.mixed_key, block.mixed_value};
+  add_norm_weights(builder, block);
+  Heads heads{.query = builder.activation("query, normalised", query_shape(shape)),
+              .key = builder.activation("key, normalised", kv_shape(shape)),
+              .value = block.mixed_value};
   KernelPass pass{.name = "qk norm",
                   .module = "",
                   .reads = {block.mixed_query, block.mixed_key, block.query_norm.value, block.key_norm.value},
@@ -55,16 +76,21 @@ Heads qk_norm_forward(TemplateBuilder& builder, AttentionBlock& block) {
                   .updates = {},
                   .holds = {},
                   .kernel = MemoryKernel::kNorm};
+  for (const Weight& bias : {block.query_norm_bias, block.key_norm_bias}) {
+    if (bias.present()) pass.reads.push_back(bias.value);
+  }
   if (builder.context().framework.saves_norm_statistics) {
+    const std::int64_t heads_of_both = shape.query_heads + shape.kv_heads;
     block.norm_statistics = builder.add({.name = "qk norm statistics",
                                          .kind = SlotKind::kForward,
                                          .size = {},
-                                         .shape = {shape.tokens, shape.query_heads + shape.kv_heads},
+                                         .shape = {shape.tokens, centred(model) ? 2 * heads_of_both : heads_of_both},
                                          .dtype = DType::kFp32,
                                          .module = ""});
     pass.writes.push_back(block.norm_statistics);
   }
   builder.pass(kForward, std::move(pass));
+  heads.value = value_beside(builder, block);
   return heads;
 }
 
@@ -78,9 +104,10 @@ void eager_rotary(TemplateBuilder& builder, KernelPass& pass, Bytes rotated) {
 }
 
 // The rotated q and k and a contiguous v are new storages; the mixed qkv dies.
-Heads rotary_forward(TemplateBuilder& builder, const Heads& in) {
+Heads rotary_forward(TemplateBuilder& builder, const AttentionBlock& block, const Heads& in) {
   const DeviceShape& shape = builder.shape();
-  if (!rotary(builder.context())) return in;
+  if (!block.rotary) return in;
+  if (!block.separate.empty()) return separate_rotary_forward(builder, in);
   const Heads heads{.query = builder.activation("query", query_shape(shape)),
                     .key = builder.activation("key", kv_shape(shape)),
                     .value = builder.activation("value", kv_shape(shape))};
@@ -127,6 +154,9 @@ SlotIndex qk_norm_backward(TemplateBuilder& builder, const AttentionBlock& block
                   .updates = {block.query_norm.gradient, block.key_norm.gradient},
                   .holds = {},
                   .kernel = MemoryKernel::kNorm};
+  for (const Weight& bias : {block.query_norm_bias, block.key_norm_bias}) {
+    if (bias.present()) pass.updates.push_back(bias.gradient);
+  }
   if (block.norm_statistics != kNoSlot) pass.reads.push_back(block.norm_statistics);
   builder.pass(kBackward, std::move(pass));
   return mixed;
@@ -137,7 +167,7 @@ SlotIndex mixed_backward(TemplateBuilder& builder, const AttentionBlock& block, 
   const DeviceShape& shape = builder.shape();
   if (gradients.joint != kNoSlot) return gradients.joint;
   SlotIndex mixed = kNoSlot;
-  if (rotary(builder.context())) mixed = rotary_backward(builder, block, gradients);
+  if (block.rotary) mixed = rotary_backward(builder, block, gradients);
   if (block.query_norm.present()) mixed = qk_norm_backward(builder, block, gradients);
   if (mixed != kNoSlot) return mixed;
   mixed = builder.gradient("qkv output gradient", {shape.tokens, mixed_width(shape)});  // backward of the split: a concatenation
@@ -152,13 +182,14 @@ SlotIndex mixed_backward(TemplateBuilder& builder, const AttentionBlock& block, 
 
 }  // namespace
 
-AttentionBlock attention_forward(TemplateBuilder& builder, const ColumnInput& input) {
+AttentionBlock attention_forward(TemplateBuilder& builder, const ColumnInput& input, const LayerKind& kind) {
   const DeviceShape& shape = builder.shape();
   AttentionBlock block;
   block.input = input;
+  block.rotary = builder.context().model.position == Position::kRotary && kind.rotary;
   mixed_forward(builder, block);
-  const Heads heads = rotary_forward(builder, qk_norm_forward(builder, block));
-  block.core = core_attention_forward(builder, heads.query, heads.key, heads.value);
+  const Heads heads = rotary_forward(builder, block, qk_norm_forward(builder, block));
+  block.core = core_attention_forward(builder, self_attention(builder, kind), heads.query, heads.key, heads.value);
   block.projection = make_linear(builder, "attention projection", "", shape.query_width(), shape.hidden, false);
   // Replicated, added after the sum over the group.
   if (builder.context().model.linear_bias) block.projection.bias = builder.weight("attention projection bias", {shape.hidden});
@@ -170,9 +201,10 @@ AttentionBlock attention_forward(TemplateBuilder& builder, const ColumnInput& in
 SlotIndex attention_backward(TemplateBuilder& builder, const AttentionBlock& block, SlotIndex output_gradient, SlotIndex partial) {
   const DeviceShape& shape = builder.shape();
   const SlotIndex context_gradient = row_backward(builder, block.projection, block.core.output, output_gradient);
-  const bool joint = one_kernel(builder.context()) && !rotary(builder.context()) && !block.query_norm.present();
+  const bool joint = writes_joint_gradient(builder.context()) && !block.rotary && !block.query_norm.present() && block.separate.empty();
   const SlotIndex joint_gradient = joint ? builder.gradient("qkv output gradient", {shape.tokens, mixed_width(shape)}) : kNoSlot;
   const QkvGradients gradients = core_attention_backward(builder, block.core, context_gradient, joint_gradient);
+  if (!block.separate.empty()) return separate_backward(builder, block, gradients, partial);
   const SlotIndex mixed = mixed_backward(builder, block, gradients);
   if (block.qkv.bias.present()) {
     builder.pass(

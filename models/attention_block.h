@@ -2,24 +2,33 @@
 // norm's output; the sum over the tensor-parallel group, bias and residual come after it.
 #pragma once
 
+#include <vector>
+
 #include "models/core_attention.h"
 #include "models/linear_block.h"
 #include "models/template_builder.h"
 
 namespace stepsim {
 
+// What core attention reads.
+struct CoreHeads {
+  SlotIndex query = kNoSlot, key = kNoSlot, value = kNoSlot;
+};
+
 struct AttentionBlock {
   ColumnInput input;
   Linear qkv, projection;
-  SlotIndex mixed = kNoSlot;  // qkv projection with bias; q, k, v are views of it or made from it
+  std::vector<Linear> separate;  // query, key and value in place of qkv, where the framework has three products
+  SlotIndex mixed = kNoSlot;     // qkv projection with bias; q, k, v are views of it or made from it
   SlotIndex mixed_query = kNoSlot, mixed_key = kNoSlot, mixed_value = kNoSlot;
-  Weight query_norm, key_norm;
+  bool rotary = false;
+  Weight query_norm, key_norm, query_norm_bias, key_norm_bias;
   SlotIndex norm_statistics = kNoSlot;
   CoreAttention core;
   SlotIndex output = kNoSlot;  // this device's partial sum
 };
 
-AttentionBlock attention_forward(TemplateBuilder&, const ColumnInput& input);
+AttentionBlock attention_forward(TemplateBuilder&, const ColumnInput& input, const LayerKind& kind);
 
 // `output_gradient` is whole (gathered); `partial` is an input gradient of a parallel branch to add (kNoSlot: none). Returns the gradient
 // of the input, reduced over the group.

@@ -126,6 +126,20 @@ CrossEntropy fused_forward(TemplateBuilder& builder, SlotIndex logits, SlotIndex
   const DeviceShape& shape = builder.shape();
   CrossEntropy loss;
   const Statistics statistics = statistics_forward(builder, "", shape.tokens, logits, labels);
+  if (builder.context().framework.fused_loss_keeps_logits) {
+    loss.statistics = token_slot(builder, "logits log-sum-exp", DType::kFp32);
+    loss.labels = labels;
+    loss.saved = logits;
+    loss.loss = token_slot(builder, "loss", DType::kFp32);
+    builder.pass(kForward, {.name = "cross entropy",
+                            .module = "",
+                            .reads = {labels, statistics.all},
+                            .writes = {loss.loss, loss.statistics},
+                            .updates = {},
+                            .holds = {logits},
+                            .kernel = MemoryKernel::kSoftmax});
+    return loss;
+  }
   loss.statistics = statistics.own;
   loss.saved = vocabulary_slot(builder, "logits gradient", SlotKind::kForward, shape.tokens, shape.compute);
   loss.loss = token_slot(builder, "loss", DType::kFp32);
@@ -192,21 +206,29 @@ void chunk_forward(TemplateBuilder& builder, const Linear& head, ChunkedHead& ch
   builder.gemm(kForward, head.name + " weight gradient", "", weight, {logits, input}, head.weight.gradient);
 }
 
-}  // namespace
-
-CrossEntropy cross_entropy_forward(TemplateBuilder& builder, SlotIndex logits, SlotIndex labels) {
-  return builder.context().training.loss == LossKind::kFused ? fused_forward(builder, logits, labels)
-                                                             : plain_forward(builder, logits, labels);
+// Of F.cross_entropy: nll_loss and log_softmax are functions of their own, each with an fp32 gradient of all logits.
+SlotIndex eager_backward(TemplateBuilder& builder, const CrossEntropy& loss) {
+  const std::int64_t tokens = builder.shape().tokens;
+  const SlotIndex outer = vocabulary_slot(builder, "log-softmax gradient", SlotKind::kGradient, tokens, working_dtype(builder));
+  builder.pass(kBackward, {.name = "negative log likelihood backward",
+                           .module = "",
+                           .reads = {loss.target_mask, loss.masked_target},
+                           .writes = {outer},
+                           .updates = {},
+                           .holds = {}});
+  const SlotIndex gradient = vocabulary_slot(builder, "softmax gradient", SlotKind::kGradient, tokens, working_dtype(builder));
+  builder.pass(kBackward, {.name = "cross entropy backward",
+                           .module = "",
+                           .reads = {outer, loss.saved},
+                           .writes = {gradient},
+                           .updates = {},
+                           .holds = {},
+                           .kernel = MemoryKernel::kSoftmax});
+  return gradient;
 }
 
-SlotIndex cross_entropy_backward(TemplateBuilder& builder, const CrossEntropy& loss) {
-  const DeviceShape& shape = builder.shape();
-  if (loss.target_mask == kNoSlot) {  // fused: the gradient is there, scaled by that of the loss
-    builder.pass(
-        kBackward,
-        {.name = "cross entropy backward", .module = "", .reads = {}, .writes = {}, .updates = {loss.saved}, .holds = {loss.statistics}});
-    return loss.saved;
-  }
+// In one function: in place, or beside what is saved.
+SlotIndex plain_backward(TemplateBuilder& builder, const CrossEntropy& loss) {
   SlotIndex gradient = loss.saved;
   KernelPass pass{.name = "cross entropy backward",
                   .module = "",
@@ -217,11 +239,41 @@ SlotIndex cross_entropy_backward(TemplateBuilder& builder, const CrossEntropy& l
   if (in_place(builder)) {
     pass.updates = {gradient};
   } else {
-    gradient = vocabulary_slot(builder, "softmax gradient", SlotKind::kGradient, shape.tokens, working_dtype(builder));
+    gradient = vocabulary_slot(builder, "softmax gradient", SlotKind::kGradient, builder.shape().tokens, working_dtype(builder));
     pass.reads.push_back(loss.saved);
     pass.writes = {gradient};
   }
   builder.pass(kBackward, std::move(pass));
+  return gradient;
+}
+
+}  // namespace
+
+CrossEntropy cross_entropy_forward(TemplateBuilder& builder, SlotIndex logits, SlotIndex labels) {
+  return builder.context().training.loss == LossKind::kFused ? fused_forward(builder, logits, labels)
+                                                             : plain_forward(builder, logits, labels);
+}
+
+SlotIndex cross_entropy_backward(TemplateBuilder& builder, const CrossEntropy& loss) {
+  const DeviceShape& shape = builder.shape();
+  if (loss.labels != kNoSlot) {  // fused: the gradient overwrites the logits
+    builder.pass(kBackward, {.name = "cross entropy backward",
+                             .module = "",
+                             .reads = {loss.statistics, loss.labels},
+                             .writes = {},
+                             .updates = {loss.saved},
+                             .holds = {},
+                             .kernel = MemoryKernel::kSoftmax});
+    return loss.saved;
+  }
+  if (loss.target_mask == kNoSlot) {  // fused: the gradient is there, scaled by that of the loss
+    builder.pass(
+        kBackward,
+        {.name = "cross entropy backward", .module = "", .reads = {}, .writes = {}, .updates = {loss.saved}, .holds = {loss.statistics}});
+    return loss.saved;
+  }
+  const bool eager = builder.context().framework.eager_loss && !in_place(builder);
+  const SlotIndex gradient = eager ? eager_backward(builder, loss) : plain_backward(builder, loss);
   if (!has_copy(builder)) return gradient;
   const SlotIndex cast = vocabulary_slot(builder, "logits gradient", SlotKind::kGradient, shape.tokens, shape.compute);
   builder.pass(kBackward, {.name = "logits gradient cast",
@@ -229,7 +281,8 @@ SlotIndex cross_entropy_backward(TemplateBuilder& builder, const CrossEntropy& l
                            .reads = {gradient},
                            .writes = {cast},
                            .updates = {},
-                           .holds = {loss.saved}});  // saved tensors live until the function's backward returns
+                           // Saved tensors live until the function's backward returns: the cast is a function of its own where it is eager.
+                           .holds = eager ? std::vector<SlotIndex>{} : std::vector<SlotIndex>{loss.saved}});
   return cast;
 }
 

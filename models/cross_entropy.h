@@ -9,14 +9,15 @@ namespace stepsim {
 
 struct CrossEntropy {
   SlotIndex loss = kNoSlot;                                  // fp32, one per token
-  SlotIndex saved = kNoSlot;                                 // softmax, or the gradient where forward makes it
+  SlotIndex saved = kNoSlot;                                 // softmax; fused: the gradient, or the logits where backward makes it of them
   SlotIndex target_mask = kNoSlot, masked_target = kNoSlot;  // plain
-  SlotIndex statistics = kNoSlot;                            // fused
+  SlotIndex statistics = kNoSlot, labels = kNoSlot;          // fused
 };
 
 // Plain: logits in the compute dtype and an fp32 working copy, 3 Lg at once in place, 5 Lg out of place (spec: Megatron-LM
-// cross_entropy.py). Fused: logits and their gradient, made in forward, 2 Lg (Transformer Engine). `logits` is written by the head's
-// product.
+// cross_entropy.py); eager (log_softmax and nll_loss apart): 5 Lg, and in backward three fp32 tensors at once, 12 B a logit. Fused: logits
+// and their gradient, made in forward, 2 Lg (Transformer Engine); or the logits alone, which their gradient overwrites in backward, Lg
+// (flash-attn). `logits` is written by the head's product.
 CrossEntropy cross_entropy_forward(TemplateBuilder&, SlotIndex logits, SlotIndex labels);
 
 // Returns the gradient of the logits in the compute dtype.

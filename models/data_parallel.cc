@@ -15,6 +15,7 @@ namespace {
 struct UnitGradient {
   std::int32_t unit = 0, last_op = 0;
   Tensor tensor;
+  bool expert = false;
 };
 
 // The gradients that a unit's own storage holds, in their order there.
@@ -24,12 +25,18 @@ std::vector<UnitGradient> gradients_of(const TemplateStamp& stamp, std::int32_t 
     for (const auto* operands : {&op.updates, &op.writes}) {
       for (const StampOperand& operand : *operands) {
         if (operand.place != OperandPlace::kWeightGradients || operand.size.value == 0) continue;
-        by_offset[operand.offset.value] = {unit, static_cast<std::int32_t>(last_op), {storage, operand.offset, operand.size}};
+        by_offset[operand.offset.value] = {unit, static_cast<std::int32_t>(last_op), {storage, operand.offset, operand.size}, false};
       }
     }
   };
   for (const StampOp& op : stamp.forward) add(op, 0);
   for (std::size_t op = 0; op < stamp.backward.size(); ++op) add(stamp.backward[op], op);
+  for (std::size_t slot = 0; slot < stamp.source->slots.size(); ++slot) {
+    const StampOperand& root = stamp.roots[slot];
+    if (!stamp.source->slots[slot].expert || root.place != OperandPlace::kWeightGradients) continue;
+    const auto found = by_offset.find(root.offset.value);
+    if (found != by_offset.end()) found->second.expert = true;
+  }
   std::vector<UnitGradient> gradients;
   for (const auto& [offset, gradient] : by_offset) gradients.push_back(gradient);
   STEPSIM_CHECK(gradients.empty() || !stamp.backward.empty());
@@ -41,30 +48,30 @@ bool runs_later(const GradientBucket& bucket, const UnitGradient& gradient) {
   return gradient.unit != bucket.unit ? gradient.unit < bucket.unit : gradient.last_op > bucket.backward_op;
 }
 
-Collective collective(const ParallelLayout& parallel, CollectiveKind kind, Bytes message, std::int64_t ranks, std::int64_t neighbours) {
-  // Megatron-LM's order of ranks, tp-cp-dp-pp: neighbours of the data-parallel group are tensor x context ranks apart.
+// Of `ranks` ranks of a group, `neighbours` of it apart.
+Collective collective(const ReplicaGroup& group, CollectiveKind kind, Bytes message, std::int64_t ranks, std::int64_t neighbours) {
   return {.kind = kind,
           .message = message,
           .ranks = static_cast<std::int32_t>(ranks),
-          .stride = static_cast<std::int32_t>(std::int64_t{parallel.tensor} * parallel.context * neighbours)};
+          .stride = static_cast<std::int32_t>(group.stride * neighbours)};
 }
 
-}  // namespace
-
-std::vector<GradientBucket> gradient_buckets(OpGraphBuilder& builder, const ChunkStamps& stamps, std::span<const UnitResidents> residents,
-                                             const ParallelLayout& parallel) {
-  std::vector<GradientBucket> buckets;
+// Buckets of routed experts' gradients or of the others'.
+void add_buckets(const ChunkStamps& stamps, std::span<const UnitResidents> residents, Bytes wanted, bool experts,
+                 std::vector<GradientBucket>& buckets) {
   Bytes size;
   bool open = false;
-  const Bytes wanted = *parallel.bucket;
   for (std::size_t unit = stamps.units(); unit-- > 0;) {
     if (residents[unit].parameters == 0) continue;
     const std::vector<UnitGradient> gradients = gradients_of(stamps.unit(unit), static_cast<std::int32_t>(unit), residents[unit].gradients);
     for (auto gradient = gradients.rbegin(); gradient != gradients.rend(); ++gradient) {
-      if (!open)
-        buckets.push_back(
-            {.unit = gradient->unit, .backward_op = gradient->last_op, .makers = {}, .work = {}, .kind = {}, .gradients = {}});
-      if (!open) size = Bytes(0);
+      if (gradient->expert != experts) continue;
+      if (!open) {
+        GradientBucket& opened = buckets.emplace_back();
+        opened.unit = gradient->unit;
+        opened.backward_op = gradient->last_op;
+        size = Bytes(0);
+      }
       open = true;
       GradientBucket& bucket = buckets.back();
       bucket.makers.emplace_back(gradient->unit, gradient->last_op);
@@ -77,14 +84,48 @@ std::vector<GradientBucket> gradient_buckets(OpGraphBuilder& builder, const Chun
       if (wanted.value > 0 && size >= wanted) open = false;
     }
   }
-  const bool shards = parallel.zero >= 1;  // only the own part of the sum is needed
-  const char* const name = shards ? "gradient reduce-scatter" : "gradient all-reduce";
-  for (GradientBucket& bucket : buckets) {
-    Bytes message;
-    for (const Tensor& tensor : bucket.gradients) message += tensor.size;
-    const CollectiveKind kind = shards ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce;
-    bucket.work = builder.work(collective(parallel, kind, message, parallel.data, 1));
-    bucket.kind = builder.label(name, static_cast<std::int32_t>(Group::kData));
+}
+
+// Only the own part of the sum is needed where the optimizer is sharded; that part then over the instances.
+void set_work(OpGraphBuilder& builder, const ReplicaGroup& group, bool shards, bool experts, GradientBucket& bucket) {
+  Bytes message;
+  for (const Tensor& tensor : bucket.gradients) message += tensor.size;
+  const auto label = [&](const char* of_all, const char* of_experts) {
+    return builder.label(experts ? of_experts : of_all, static_cast<std::int32_t>(Group::kData));
+  };
+  if (!shards) {
+    bucket.work = builder.work(collective(group, CollectiveKind::kAllReduce, message, group.ranks, 1));
+    bucket.kind = label("gradient all-reduce", "expert gradient all-reduce");
+    return;
+  }
+  bucket.work = builder.work(collective(group, CollectiveKind::kReduceScatter, message, group.shards, 1));
+  bucket.kind = label("gradient reduce-scatter", "expert gradient reduce-scatter");
+  const std::int64_t instances = group.ranks / group.shards;
+  if (instances == 1) return;
+  const Bytes shard(ResidentStorages::share(message.value, group.shards));
+  bucket.over_instances = builder.work(collective(group, CollectiveKind::kAllReduce, shard, instances, group.shards));
+  bucket.over_instances_kind = label("gradient all-reduce over instances", "expert gradient all-reduce over instances");
+}
+
+}  // namespace
+
+// Megatron-LM's orders of ranks, tp-cp-dp-pp and, of experts, etp-ep-dp-pp.
+ReplicaGroup replica_group(const ParallelLayout& parallel, bool experts) {
+  if (!experts) return {parallel.replicas(), parallel.sharding_ranks(), parallel.tensor};
+  return {parallel.expert_replicas(), expert_sharding_ranks(parallel), std::int64_t{parallel.expert_tensor_ranks()} * parallel.expert};
+}
+
+bool has_replicas(const ParallelLayout& parallel) { return parallel.replicas() > 1 || parallel.expert_replicas() > 1; }
+
+std::vector<GradientBucket> gradient_buckets(OpGraphBuilder& builder, const ChunkStamps& stamps, std::span<const UnitResidents> residents,
+                                             const ParallelLayout& parallel) {
+  std::vector<GradientBucket> buckets;
+  for (const bool experts : {false, true}) {
+    const ReplicaGroup group = replica_group(parallel, experts);
+    if (group.ranks == 1) continue;
+    const std::size_t before = buckets.size();
+    add_buckets(stamps, residents, *parallel.bucket, experts, buckets);
+    for (std::size_t each = before; each < buckets.size(); ++each) set_work(builder, group, parallel.zero >= 1, experts, buckets[each]);
   }
   std::stable_sort(buckets.begin(), buckets.end(), [](const GradientBucket& a, const GradientBucket& b) {
     return a.unit != b.unit ? a.unit > b.unit : a.backward_op < b.backward_op;
@@ -103,45 +144,85 @@ bool makes_gradients(const std::vector<StampOp>& ops) {
   });
 }
 
-ShardedUnit sharded_unit(const TemplateStamp& stamp, const UnitResidents& residents, std::int64_t ranks, const ParameterBytes& bytes) {
+ShardedUnit sharded_unit(const TemplateStamp& stamp, const UnitResidents& residents, const ParallelLayout& parallel,
+                         const ParameterBytes& bytes, bool reads_master) {
+  const std::int64_t ranks = parallel.sharding_ranks(), expert_ranks = expert_sharding_ranks(parallel);
   ShardedUnit unit;
-  unit.present = residents.parameters > 0;
+  unit.present = residents.parameters > 0 || residents.frozen.value > 0;
+  unit.trained = residents.parameters > 0;
   unit.makes_gradients_in_forward = makes_gradients(stamp.forward);
-  const std::int64_t share = ResidentStorages::share(residents.parameters, ranks);
-  unit.shard = Bytes(share * (bytes.master > 0 ? bytes.master : bytes.weight));
-  unit.weights = std::max(stamp.own_weights, Bytes(share * ranks * bytes.weight));  // padded to the ranks
+  const std::int64_t share = ResidentStorages::share(residents.parameters - residents.expert_parameters, ranks);
+  const std::int64_t expert_share = ResidentStorages::share(residents.expert_parameters, expert_ranks);
+  const std::int64_t frozen_share = ResidentStorages::share(residents.frozen.value, ranks);
+  unit.source = reads_master ? residents.master : residents.weights;
+  unit.shard = Bytes((share + expert_share) * (reads_master ? bytes.master : bytes.weight));
+  unit.frozen_shard = Bytes(frozen_share);
+  unit.expert_weights = Bytes(expert_share * expert_ranks * bytes.weight);
+  const Bytes padded = Bytes(share * ranks * bytes.weight + frozen_share * ranks) + unit.expert_weights;
+  unit.weights = std::max(stamp.own_weights, padded);
   unit.gradients = stamp.own_weight_gradients;
-  unit.reduced_shard = Bytes(share * bytes.gradient);
+  unit.expert_gradients = Bytes(residents.expert_parameters * bytes.unsharded_gradient);
+  unit.expert_reduced_shard = Bytes(expert_share * bytes.gradient);
+  unit.reduced_shard = Bytes(share * bytes.gradient) + unit.expert_reduced_shard;
   return unit;
 }
 
-void add_to_wrap(UnitWrap& wrap, const ShardedUnit& unit, std::int32_t number, std::int64_t ranks) {
+void add_to_wrap(UnitWrap& wrap, const ShardedUnit& unit, std::int32_t number, const ParallelLayout& parallel) {
   wrap.layer = unit.layer;
   if (!unit.present) return;
   wrap.units.push_back(number);
+  if (unit.trained) wrap.trained.push_back(number);
   wrap.weights += unit.weights;
+  wrap.expert_weights += unit.expert_weights;
   wrap.gradients += unit.gradients;
+  wrap.expert_gradients += unit.expert_gradients;
   wrap.reduced_shard += unit.reduced_shard;
-  wrap.reduce_input += Bytes(unit.reduced_shard.value * ranks);
+  wrap.expert_reduced_shard += unit.expert_reduced_shard;
+  const Bytes experts = unit.expert_reduced_shard * expert_sharding_ranks(parallel);
+  wrap.expert_reduce_input += experts;
+  wrap.reduce_input += (unit.reduced_shard - unit.expert_reduced_shard) * parallel.sharding_ranks() + experts;
+}
+
+// What routed experts have of their own: their shards are joined, and summed, over their own replicas.
+void add_expert_works(OpGraphBuilder& builder, UnitWrap& wrap, const UnitSharding& sharding, const ParallelLayout& parallel) {
+  const ReplicaGroup group = replica_group(parallel, true);
+  if (wrap.expert_weights.value == 0) return;
+  if (group.shards > 1) {
+    if (sharding.weights) {
+      wrap.expert_gather = builder.work(collective(group, CollectiveKind::kAllGather, wrap.expert_weights, group.shards, 1));
+    }
+    const Bytes message = sharding.casts ? wrap.expert_reduce_input : wrap.expert_gradients;
+    wrap.expert_reduce_scatter = builder.work(collective(group, CollectiveKind::kReduceScatter, message, group.shards, 1));
+  }
+  const std::int64_t replicas = group.ranks / group.shards;
+  if (replicas == 1) return;
+  wrap.expert_replicas = builder.work(collective(group, CollectiveKind::kAllReduce, wrap.expert_reduced_shard, replicas, group.shards));
 }
 
 // Nothing is said of copies that are not made.
 void add_works(OpGraphBuilder& builder, UnitWrap& wrap, const UnitSharding& sharding, const ParallelLayout& parallel,
                const ParameterBytes& bytes) {
-  const std::int64_t ranks = parallel.sharding_ranks();
+  const ReplicaGroup group = replica_group(parallel, false);
+  const std::int64_t ranks = group.shards;
   const auto kernel = [&](Bytes read, Bytes written) { return builder.work(MemoryBound{.read = read, .written = written}); };
   if (sharding.weights) {
     Bytes shards;
-    for (const std::int32_t unit : wrap.units) shards += sharding.units[static_cast<std::size_t>(unit)].shard;
-    const Bytes cast(wrap.reduced_shard.value / bytes.gradient * bytes.weight);
+    Bytes cast(wrap.reduced_shard.value / bytes.gradient * bytes.weight);
+    for (const std::int32_t each : wrap.units) {
+      const ShardedUnit& unit = sharding.units[static_cast<std::size_t>(each)];
+      shards += unit.shard + unit.frozen_shard;
+      cast += unit.frozen_shard;
+    }
     wrap.cast_shard = kernel(shards, cast);
-    wrap.gather = builder.work(collective(parallel, CollectiveKind::kAllGather, wrap.weights, ranks, 1));
+    wrap.gather = builder.work(collective(group, CollectiveKind::kAllGather, wrap.weights - wrap.expert_weights, ranks, 1));
     wrap.copy_out = kernel(wrap.weights, wrap.weights);
   }
   wrap.reduce_copy = kernel(wrap.gradients, wrap.reduce_input);
-  const Bytes message = sharding.casts ? wrap.reduce_input : wrap.gradients;
-  wrap.reduce_scatter = builder.work(collective(parallel, CollectiveKind::kReduceScatter, message, ranks, 1));
-  wrap.replicas = builder.work(collective(parallel, CollectiveKind::kAllReduce, wrap.reduced_shard, parallel.data / ranks, ranks));
+  const Bytes message = sharding.casts ? wrap.reduce_input - wrap.expert_reduce_input : wrap.gradients - wrap.expert_gradients;
+  wrap.reduce_scatter = builder.work(collective(group, CollectiveKind::kReduceScatter, message, ranks, 1));
+  const Bytes shard = wrap.reduced_shard - wrap.expert_reduced_shard;
+  wrap.replicas = builder.work(collective(group, CollectiveKind::kAllReduce, shard, group.ranks / ranks, ranks));
+  add_expert_works(builder, wrap, sharding, parallel);
   wrap.add = kernel(wrap.reduced_shard + wrap.reduced_shard, wrap.reduced_shard);
 }
 
@@ -166,8 +247,8 @@ void add_wraps(UnitSharding& sharding, const ChunkStamps& stamps, const Parallel
     const bool kept = in_root || head || (inner && number == last_layer && framework.keeps_last_layer_gathered);
     wrap.reshards = *parallel.reshard_after_forward && !kept;
     if (inner) unit.layer = static_cast<std::int32_t>(stamps.first_layer) + static_cast<std::int32_t>(number - first_layer);
-    if (head && stamps.ties_head) unit.tied = 0;
-    add_to_wrap(wrap, unit, static_cast<std::int32_t>(number), parallel.sharding_ranks());
+    if (stamps.unit(number).tied) unit.tied = 0;
+    add_to_wrap(wrap, unit, static_cast<std::int32_t>(number), parallel);
   }
 }
 
@@ -176,14 +257,14 @@ void add_wraps(UnitSharding& sharding, const ChunkStamps& stamps, const Parallel
 std::optional<UnitSharding> unit_sharding(OpGraphBuilder& builder, const ChunkStamps& stamps, std::span<const UnitResidents> residents,
                                           const ParallelLayout& parallel, const FrameworkPreset& framework, const ParameterBytes& bytes,
                                           std::int64_t micro_batches) {
-  if (parallel.zero < 2 || parallel.data == 1) return std::nullopt;
+  if (parallel.zero < 2 || parallel.replicas() == 1) return std::nullopt;
   UnitSharding sharding;
   sharding.weights = parallel.zero >= 3;
   sharding.copies = framework.copies_out_of_gathers;
   sharding.tables = sharding.copies && framework.copies_pointer_tables;
   sharding.casts = sharding.copies || bytes.unsharded_gradient != bytes.gradient;
   sharding.frees_by_event = framework.frees_gathers_by_event;
-  sharding.has_replicas = parallel.sharding_ranks() < parallel.data;
+  sharding.has_replicas = parallel.sharding_ranks() < parallel.replicas();
   sharding.adds = micro_batches > 1 && *parallel.reduce_every_micro_batch;
   sharding.prefetch_forward = *parallel.prefetch_forward;
   sharding.prefetch_backward = *parallel.prefetch_backward;
@@ -196,6 +277,9 @@ std::optional<UnitSharding> unit_sharding(OpGraphBuilder& builder, const ChunkSt
   sharding.reduce_scatter = builder.label("gradient reduce-scatter", data);
   sharding.replicas = builder.label("gradient all-reduce over replicas", data);
   sharding.add = builder.label("gradient shard add");
+  sharding.expert_gather = builder.label("expert weight all-gather", data);
+  sharding.expert_reduce_scatter = builder.label("expert gradient reduce-scatter", data);
+  sharding.expert_replicas = builder.label("expert gradient all-reduce over replicas", data);
   sharding.marker = builder.work(Marker{});
   constexpr Bytes kTable(1024);  // a few pointers and sizes a parameter: its latency counts, not its bytes
   sharding.table_copy = builder.work(Copy{.bytes = kTable, .direction = CopyDirection::kHostToDevice});
@@ -207,8 +291,9 @@ std::optional<UnitSharding> unit_sharding(OpGraphBuilder& builder, const ChunkSt
   sharding.gradients_name = builder.label("unsharded gradients");
   sharding.reduce_input_name = builder.label("reduce-scatter input");
   sharding.reduced_name = builder.label("reduced gradient shard");
+  const bool reads_master = bytes.master > 0 && !framework.keeps_weight_shards;
   for (std::size_t number = 0; number < stamps.units(); ++number) {
-    sharding.units.push_back(sharded_unit(stamps.unit(number), residents[number], parallel.sharding_ranks(), bytes));
+    sharding.units.push_back(sharded_unit(stamps.unit(number), residents[number], parallel, bytes, reads_master));
   }
   add_wraps(sharding, stamps, parallel, framework);
   for (UnitWrap& wrap : sharding.wraps) {

@@ -17,39 +17,55 @@ namespace stepsim {
 
 struct ChunkStamps;
 
+// Ranks that hold the same parameters; of them, those that share one sharded copy; how far neighbours are apart.
+struct ReplicaGroup {
+  std::int64_t ranks = 1, shards = 1, stride = 1;
+};
+ReplicaGroup replica_group(const ParallelLayout&, bool experts);
+bool has_replicas(const ParallelLayout&);  // of all parameters or of routed experts'
+
 // Gradients that one collective sums, in the buffer where backward accumulates them.
 struct GradientBucket {
   std::int32_t unit = 0, backward_op = 0;                     // of the chunk: the last to add to it, where none is deferred
   std::vector<std::pair<std::int32_t, std::int32_t>> makers;  // units and backward ops: complete when all have run
   WorkId work;
   LabelId kind;
+  WorkId over_instances;  // then the own shard's sum over optimizer instances; none: there is one
+  LabelId over_instances_kind;
   std::vector<Tensor> gradients;  // views of storages of the graph
 };
 
-// Parameters in the reverse of their order, a bucket closed as soon as it holds `bucket` bytes (Megatron-LM). Zero 0 and 1. Buckets of one
-// model chunk; in the order in which they are closed.
+// Parameters in the reverse of their order, a bucket closed as soon as it holds `bucket` bytes; routed experts' are in buckets of their own
+// (Megatron-LM). Zero 0 and 1. Buckets of one model chunk; in the order in which they are closed.
 std::vector<GradientBucket> gradient_buckets(OpGraphBuilder&, const ChunkStamps&, std::span<const UnitResidents>, const ParallelLayout&);
 
 // One unit of a chunk (embedding, layer, head). Sizes of all ranks together unless a shard is named.
 struct ShardedUnit {
-  bool present = false;                     // it has parameters
+  bool present = false;                     // it has weights
+  bool trained = false;                     // it has gradients
   bool makes_gradients_in_forward = false;  // chunked loss
   std::int32_t layer = -1;
   std::int32_t wrap = -1;
   std::int32_t tied = -1;  // the unit whose table it uses too
-  Bytes shard;             // of the weights that live all step
+  Bytes shard;             // of the trained weights that live all step; of them, what gathers read
+  StorageId source;        // where it is
+  Bytes frozen_shard;      // of those that are not trained
   Bytes weights, gradients, reduced_shard;
+  Bytes expert_weights, expert_gradients, expert_reduced_shard;  // of which routed experts'
 };
 
 // What a framework wraps: units that are gathered at once and reduced at once. Sums over them.
 struct UnitWrap {
-  std::vector<std::int32_t> units;  // those with parameters
-  bool reshards = true;             // gathered weights are freed after forward
-  bool root = false;                // gathered for the whole pass, reduced at its end
-  std::int32_t layer = -1;          // of its only unit
+  std::vector<std::int32_t> units;    // those with weights
+  std::vector<std::int32_t> trained;  // those with gradients
+  bool reshards = true;               // gathered weights are freed after forward
+  bool root = false;                  // gathered for the whole pass, reduced at its end
+  std::int32_t layer = -1;            // of its only unit
   Bytes weights, gradients, reduce_input, reduced_shard;
-  WorkId cast_shard, gather, copy_out;                // of weights
-  WorkId reduce_copy, reduce_scatter, replicas, add;  // of gradients
+  Bytes expert_weights, expert_gradients, expert_reduce_input, expert_reduced_shard;  // of which routed experts'
+  WorkId cast_shard, gather, copy_out;                                                // of weights
+  WorkId reduce_copy, reduce_scatter, replicas, add;                                  // of gradients
+  WorkId expert_gather, expert_reduce_scatter, expert_replicas;  // over experts' own replicas; none where there is no such group
 };
 
 struct UnitSharding {
@@ -66,6 +82,7 @@ struct UnitSharding {
   std::vector<UnitWrap> wraps;
   WorkId marker, table_copy;
   LabelId table, freed, cast_shard, gather, copy_out, reduce_copy, reduce_scatter, replicas, add, reduced;  // kinds
+  LabelId expert_gather, expert_reduce_scatter, expert_replicas;
   LabelId gathered_name, weights_name, gradients_name, reduce_input_name, reduced_name;
 };
 

@@ -15,7 +15,7 @@ namespace stepsim {
 enum class FlopsConvention : std::uint8_t {
   kMegatronCausal,     // Megatron-LM today: causal attention halved, padded vocabulary
   kMegatronFull,       // 2205.05198 equation 7: full square attention
-  kPalm,               // 6N + 12 L H Q T, N total
+  kPalm,               // 6N + 12 L H Q T, N total (with experts the activated ones, here and below)
   k6N,                 // 6N, N total including embeddings
   kMaxText,            // causal half, router counted
   kTorchTitan,         // 6 (N - embedding) + 12 L H Q T, no halving
@@ -34,22 +34,31 @@ std::vector<FlopsConvention> all_conventions();
 // kMegatronFull for LayerNorm+GeLU models, kMegatronCausal otherwise.
 FlopsConvention default_convention(const ModelSpec&);
 
-struct FlopsPerToken {        // forward + backward = 3 forward; and the parts that re-runs repeat
-  double layer_matrices = 0;  // forward FLOPs of one layer's matrix products, without attention scores
-  double attention = 0;       // forward FLOPs of one layer's QK^T and PV in this convention
-  double head = 0;            // forward FLOPs of the head
-  double model = 0;           // forward + backward of everything
+// Forward FLOPs of one token (an encoder-decoder's: of the encoder's sequence, which the decoder's tokens are spread over), summed over all
+// layers of whatever kind: experts count top_k times, a window limits keys where a convention adds up products.
+struct FlopsPerToken {
+  double layer_matrices = 0;  // matrix products of the layers, without attention scores
+  double attention = 0;       // QK^T and PV of the layers in this convention
+  double head = 0;
+  double multi_token = 0;  // layers, projections and heads of multi-token prediction
+  double model = 0;        // forward + backward of everything: 3 forward
+  double forward() const { return layer_matrices + attention + head + multi_token; }
 };
-FlopsPerToken flops_per_token(FlopsConvention, const ModelSpec&, std::int64_t sequence, std::int64_t vocab_padded);
+FlopsPerToken flops_per_token(FlopsConvention, const ModelSpec&, std::int64_t sequence, std::int64_t vocab_padded,
+                              std::int64_t decoder_sequence = 0);
 
-// What the placement runs again, in units of one layer's forward (matrices, attention apart), summed over the stage's layers, for one
-// micro-batch.
+// What the placement runs again, in units of the forward of the model's average layer (matrices, attention apart), summed over the stage's
+// layers, for one micro-batch. A layer with more work than the average counts more than 1.
 struct Rerun {
   double layer_matrices = 0;  // e.g. 96 for full recompute of 96 layers
   double attention = 0;       // e.g. 96 for full or selective core_attn
   double head = 0;            // of the head's forward, e.g. 0.75 in PaLM's rule; plans of layers leave it 0
 };
-Rerun rerun_of_plan(const PlacementPlan&, const LayerTemplate&, std::int64_t layers);
+// The average is that of the stack that `stack` is a part of.
+Rerun rerun_of_plan(const PlacementPlan&, const LayerStack& stack);
+inline Rerun rerun_of_plan(const PlacementPlan& plan, const LayerTemplate& layer, std::int64_t layers) {
+  return rerun_of_plan(plan, LayerStack(layer, layers));
+}
 
 // `rerun` is of all stages together, for one micro-batch.
 StepFlops step_flops(FlopsConvention, const ModelSpec&, const TrainingRecipe&, std::int64_t vocab_padded, const Rerun&);

@@ -65,7 +65,26 @@ static void require_fields(const files::Framework& message, const std::string& f
       {"creates_attention_mask", message.has_creates_attention_mask()},
       {"mask_per_sequence", message.has_mask_per_sequence()},
       {"keeps_last_layer_gathered", message.has_keeps_last_layer_gathered()},
-      {"root_holds_ends", message.has_root_holds_ends()}};
+      {"root_holds_ends", message.has_root_holds_ends()},
+      {"blas_handles", message.has_blas_handles()},
+      {"engine_workspace", message.has_engine_workspace()},
+      {"global_buffers", message.has_global_buffers()},
+      {"transformer_engine", message.has_transformer_engine()},
+      {"pipeline_buffers", message.has_pipeline_buffers()},
+      {"pipeline_buffers_interleaved", message.has_pipeline_buffers_interleaved()},
+      {"pipeline_leftovers", message.has_pipeline_leftovers()},
+      {"keeps_weight_shards", message.has_keeps_weight_shards()},
+      {"keeps_master_weights", message.has_keeps_master_weights()},
+      {"keeps_fp32_gradient_copies", message.has_keeps_fp32_gradient_copies()},
+      {"copies_expert_probabilities", message.has_copies_expert_probabilities()},
+      {"saves_quantised_inputs", message.has_saves_quantised_inputs()},
+      {"fused_qkv", message.has_fused_qkv()},
+      {"fused_norm", message.has_fused_norm()},
+      {"eager_loss", message.has_eager_loss()},
+      {"fused_loss_keeps_logits", message.has_fused_loss_keeps_logits()},
+      {"unpermutes_with_probabilities", message.has_unpermutes_with_probabilities()},
+      {"dummy_gradients", message.has_dummy_gradients()},
+      {"keeps_unread_products", message.has_keeps_unread_products()}};
   for (const auto& [field, present] : required) {
     if (!present) throw InputError({file, 1, 1}, std::string("found no ") + field + ", wanted a framework with it");
   }
@@ -86,9 +105,20 @@ static void check_values(const files::Framework& message, const std::string& tex
                                      std::pair("bucket_parameters_per_rank", message.bucket_parameters_per_rank())}) {
     if (value < 0 || value > kMostBucket) refuse(field, value, "a whole number from 0 to 2^40");
   }
+  for (const files::StoredFormat& format : message.stored()) {
+    if (format.bits() < 4 || format.bits() > 16) refuse("bits", format.bits(), "a number from 4 to 16");
+    if (format.block() < 0 || format.block() > kMostMultiple) refuse("block", format.block(), "a whole number from 0 to 1048576");
+  }
   if (message.reduce_bits() != 16 && message.reduce_bits() != 32) refuse("reduce_bits", message.reduce_bits(), "16 or 32");
   if (message.gather_limit() < 0 || message.gather_limit() > 1000)
     refuse("gather_limit", message.gather_limit(), "a number from 0 to 1000");
+  constexpr std::int32_t kMostBuffers = 64;  // of one kind
+  for (const auto& [field, value] :
+       {std::pair("blas_handles", message.blas_handles()), std::pair("pipeline_buffers", message.pipeline_buffers()),
+        std::pair("pipeline_buffers_interleaved", message.pipeline_buffers_interleaved()),
+        std::pair("pipeline_leftovers", message.pipeline_leftovers())}) {
+    if (value < 0 || value > kMostBuffers) refuse(field, value, "a whole number from 0 to 64");
+  }
 }
 
 static PointToPoint parse_point_to_point(const std::string& value, const char* field, const std::string& text, const std::string& file) {
@@ -97,6 +127,34 @@ static PointToPoint parse_point_to_point(const std::string& value, const char* f
   }
   throw InputError(locate_field(text, file, field),
                    "found " + std::string(field) + " \"" + value + "\", wanted blocking, batched or overlapped");
+}
+
+static void read_kernels(const files::Framework& message, FrameworkPreset& preset) {
+  preset.fused_qkv = message.fused_qkv();
+  preset.fused_norm = message.fused_norm();
+  preset.eager_loss = message.eager_loss();
+  preset.fused_loss_keeps_logits = message.fused_loss_keeps_logits();
+  preset.unpermutes_with_probabilities = message.unpermutes_with_probabilities();
+  preset.dummy_gradients = message.dummy_gradients();
+  preset.keeps_unread_products = message.keeps_unread_products();
+  for (const files::StoredFormat& format : message.stored()) {
+    preset.stored.push_back({.slot = format.slot(), .bits = format.bits(), .block = format.block()});
+  }
+}
+
+static void read_memory(const files::Framework& message, FrameworkPreset& preset) {
+  preset.blas_handles = message.blas_handles();
+  preset.engine_workspace = message.engine_workspace();
+  preset.global_buffers = message.global_buffers();
+  preset.transformer_engine = message.transformer_engine();
+  preset.pipeline_buffers = message.pipeline_buffers();
+  preset.pipeline_buffers_interleaved = message.pipeline_buffers_interleaved();
+  preset.pipeline_leftovers = message.pipeline_leftovers();
+  preset.keeps_weight_shards = message.keeps_weight_shards();
+  preset.keeps_master_weights = message.keeps_master_weights();
+  preset.keeps_fp32_gradient_copies = message.keeps_fp32_gradient_copies();
+  preset.copies_expert_probabilities = message.copies_expert_probabilities();
+  preset.saves_quantised_inputs = message.saves_quantised_inputs();
 }
 
 FrameworkPreset parse_framework(const std::string& text, const std::string& file) {
@@ -153,6 +211,8 @@ FrameworkPreset parse_framework(const std::string& text, const std::string& file
   preset.mask_per_sequence = message.mask_per_sequence();
   preset.keeps_last_layer_gathered = message.keeps_last_layer_gathered();
   preset.root_holds_ends = message.root_holds_ends();
+  read_memory(message, preset);
+  read_kernels(message, preset);
   return preset;
 }
 
@@ -180,7 +240,7 @@ ParallelLayout with_preset(const ParallelLayout& given, const TrainingRecipe& tr
   decide(parallel.overlap_weight_gather, framework.overlaps_weight_gather);
   const DType own = framework.reduce_bits == 32 ? DType::kFp32 : compute_dtype(training.precision);
   decide(parallel.reduce_dtype, parallel.zero >= 2 ? own : *with_gradient_dtype(training, parallel, framework).gradient_dtype);
-  const std::int64_t per_rank = framework.bucket_parameters_per_rank * parallel.data;
+  const std::int64_t per_rank = framework.bucket_parameters_per_rank * parallel.replicas();
   const std::int64_t parameters = framework.bucket_parameters == 0 ? 0 : std::max(framework.bucket_parameters, per_rank);
   decide(parallel.bucket, size_of(parameters, *parallel.reduce_dtype));
   decide(parallel.reduce_every_micro_batch, framework.reduce_every_micro_batch);

@@ -12,6 +12,15 @@
 
 namespace stepsim {
 
+// A saved tensor that is kept in fewer bits than it is computed in.
+struct StoredFormat {
+  std::string slot;        // "attention output"
+  std::int32_t bits = 8;   // of a value
+  std::int32_t block = 0;  // values with one fp32 scale; 0: no scales
+};
+
+inline constexpr const char* kKeptModule = "kept";
+
 struct FrameworkPreset {
   std::string name, version, source;
   // What is saved
@@ -22,7 +31,9 @@ struct FrameworkPreset {
   bool mask_per_sequence = false;        // one for each sequence of a micro-batch, not one for all
   bool shares_attention_output = true;   // attention's saved output and the projection's saved input are one storage
   // Kernels
-  bool fused_softmax = true;  // scale+mask+softmax in one kernel
+  bool fused_softmax = true;     // scale+mask+softmax in one kernel
+  bool softmax_in_fp32 = false;  // where it is not fused: its output is kept in fp32 and cast for the products; no file says so
+                                 // (Megatron-LM fused_softmax.py forward_torch_softmax)
   bool fused_bias_activation = true;
   bool fused_bias_dropout_add = true;
   bool fused_rotary = true;
@@ -67,8 +78,38 @@ struct FrameworkPreset {
   bool always_clips = false;            // gradients are scaled whatever their norm is
   bool fused_optimizer = true;          // one kernel an update; false: torch's elementwise kernels over lists of tensors (foreach)
   bool reads_gradient_norm = true;      // the host waits for the norm before it launches the update
+  // Memory beside the tensors of the layers
+  std::int32_t blas_handles = 0;       // handles of cuBLAS with a workspace each; the second, autograd's, is made in the first backward
+  bool engine_workspace = false;       // Transformer Engine's, for its products; four more where experts are grouped
+  bool groups_expert_products = true;  // one kernel for the products of all local experts; no file says otherwise (--moe-grouped-gemm)
+  bool global_buffers = false;         // gathered inputs of the head and of dispatchers, and local scores, live in buffers that only grow
+  bool transformer_engine = false;     // its layers; false: Megatron-LM's local ones (unfused attention through the global buffer)
+  std::int32_t pipeline_buffers = 0;   // hidden states that a stage holds beside those of its layers, amid the step
+  std::int32_t pipeline_buffers_interleaved = 0;
+  std::int32_t pipeline_leftovers = 0;       // hidden states that each chunk holds from one step to the next
+  bool keeps_weight_shards = false;          // ZeRO 3: 16-bit shards beside the fp32 ones; false: gathers cast the fp32 ones
+  bool keeps_master_weights = true;          // fp32 ones beside 16-bit weights; false: the optimizer updates the 16-bit ones
+  bool keeps_fp32_gradient_copies = false;   // fp32 copies of 16-bit gradients live until the next step begins
+  bool copies_expert_probabilities = false;  // experts that are not gated save their outputs' product with the probabilities
+  // What autograd is handed for a weight whose gradient was added to the buffer by its product: Transformer Engine keeps a 16-bit tensor of
+  // each shape, Megatron-LM's head makes one each time.
+  bool dummy_gradients = false;
+  // Below 16 bits
+  bool saves_quantised_inputs = true;  // Transformer Engine; false: torchao keeps the 16-bit input and casts it again in backward
+  std::vector<StoredFormat> stored;    // what is saved in other formats, whatever the products' precision
   // Host
   bool host_issue = true;  // launches cost host time
+  // Eager layers
+  bool fused_qkv = true;   // one product for query, key and value; false: three
+  bool fused_norm = true;  // one kernel, which saves its input; false: an fp32 copy of the input and the normalised values are saved
+  bool keeps_unread_products = true;  // selective checkpointing keeps what it is told to; false: a compiler drops what no re-run reads
+  bool eager_loss = false;            // log_softmax and nll_loss apart: backward makes two fp32 gradients beside the saved log-softmax
+  // Other libraries' kernels
+  bool fused_loss_keeps_logits = false;  // flash-attn: the fused loss saves logits and log-sum-exp, their gradient overwrites them
+  bool unpermutes_with_probabilities =
+      false;  // experts' outputs are multiplied by the probabilities when rows are put back: they are saved
+  // What a placement keeps though backward does not read it, so that re-runs start from it: module kKeptModule. No preset's, a placement's.
+  std::vector<std::string> kept_for_reruns;
   // Workspace bytes that live all step (cuBLAS, ...), by compute capability class, are facts of the machine + library: see hardware.
 };
 

@@ -86,27 +86,51 @@ std::int64_t saturating_sum(std::int64_t a, std::int64_t b) {
   return __builtin_add_overflow(a, b, &sum) ? kMost : sum;
 }
 
-// One micro-batch's ops and bytes, of which there are `parts`, and a layer's saved tensors.
-GraphSize run_size(std::int64_t ops, const RunBytes& bytes, std::int64_t parts, std::int64_t saved, std::int64_t layers,
-                   std::int64_t micro_batches) {
-  const auto of_step = [=](std::int64_t each) { return saturating_product(saturating_product(each, parts), micro_batches); };
+// Of one micro-batch's ops and bytes, and all layers' saved tensors.
+GraphSize run_size(std::int64_t ops, const RunBytes& bytes, std::int64_t saved, std::int64_t micro_batches) {
+  const auto of_step = [=](std::int64_t each) { return saturating_product(each, micro_batches); };
   // The ledger, and beside it the partition of the time, whose tables are about as large.
-  const std::int64_t working = std::max(saturating_product(of_step(bytes.ledger), 2), saturating_product(bytes.script, parts));
-  const std::int64_t kept = saturating_sum(of_step(bytes.kept), saturating_product(saved, layers));
+  const std::int64_t working = std::max(saturating_product(of_step(bytes.ledger), 2), bytes.script);
+  const std::int64_t kept = saturating_sum(of_step(bytes.kept), saved);
   return {of_step(ops), saturating_sum(kept, working)};
+}
+
+std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
+
+std::int64_t saved_bytes_of_layers(const LayerStack& stack) {
+  const std::vector<std::int64_t> layers = stack.layers_of_kinds();
+  std::int64_t saved = 0;
+  for (std::int32_t kind = 0; kind < stack.kinds(); ++kind) {
+    saved = saturating_sum(saved, saturating_product(saved_bytes_of_layer(stack.kind(kind)), layers[at(kind)]));
+  }
+  return saved;
 }
 
 }  // namespace
 
-GraphSize least_graph_size(const LayerTemplate& layer, std::int64_t layers, std::int64_t micro_batches) {
-  RunBytes bytes = running_bytes(layer.forward).back();
-  bytes += running_bytes(layer.backward).back();
-  return run_size(static_cast<std::int64_t>(layer.forward.size() + layer.backward.size()), bytes, layers, saved_bytes_of_layer(layer),
-                  layers, micro_batches);
+GraphSize least_graph_size(const LayerStack& stack, std::int64_t micro_batches) {
+  const std::vector<std::int64_t> layers = stack.layers_of_kinds();
+  std::int64_t ops = 0;
+  RunBytes bytes;
+  for (std::int32_t kind = 0; kind < stack.kinds(); ++kind) {
+    const LayerTemplate& layer = stack.kind(kind);
+    RunBytes of_layer = running_bytes(layer.forward).back();
+    of_layer += running_bytes(layer.backward).back();
+    const auto add = [&](std::int64_t& sum, std::int64_t each) { sum = saturating_sum(sum, saturating_product(each, layers[at(kind)])); };
+    add(ops, static_cast<std::int64_t>(layer.forward.size() + layer.backward.size()));
+    add(bytes.kept, of_layer.kept);
+    add(bytes.ledger, of_layer.ledger);
+    add(bytes.script, of_layer.script);
+  }
+  return run_size(ops, bytes, saved_bytes_of_layers(stack), micro_batches);
 }
 
-GraphSize graph_size(const LayerTemplate& layer, const PlacementPlan& plan, std::int64_t layers, std::int64_t micro_batches) {
-  const std::vector<RunBytes> forward = running_bytes(layer.forward), backward = running_bytes(layer.backward);
+GraphSize graph_size(const LayerStack& stack, const PlacementPlan& plan, std::int64_t micro_batches) {
+  std::vector<std::vector<RunBytes>> forward, backward;  // by kind
+  for (std::int32_t kind = 0; kind < stack.kinds(); ++kind) {
+    forward.push_back(running_bytes(stack.kind(kind).forward));
+    backward.push_back(running_bytes(stack.kind(kind).backward));
+  }
   std::int64_t ops = 0;
   RunBytes bytes;
   for (const auto* steps : {&plan.forward, &plan.backward}) {
@@ -118,23 +142,26 @@ GraphSize graph_size(const LayerTemplate& layer, const PlacementPlan& plan, std:
         bytes += bytes_of(copy ? kCopyOp : kWaitOp);
         continue;
       }
-      const std::vector<RunBytes>& sums = step.verb == PlanVerb::kForward ? forward : backward;
+      const std::vector<RunBytes>& sums = (step.verb == PlanVerb::kForward ? forward : backward)[at(stack.kind_of(step.layer))];
       ops += step.last - step.first + 1;
       bytes += sums[static_cast<std::size_t>(step.last) + 1] - sums[static_cast<std::size_t>(step.first)];
     }
   }
-  return run_size(ops, bytes, 1, saved_bytes_of_layer(layer), layers, micro_batches);
+  return run_size(ops, bytes, saved_bytes_of_layers(stack), micro_batches);
 }
 
 GraphSize operator+(const GraphSize& a, const GraphSize& b) { return {saturating_sum(a.ops, b.ops), saturating_sum(a.bytes, b.bytes)}; }
 
-GraphSize pipeline_size(const LayerTemplate& layer, const PipelineShape& shape, std::int64_t micro_batches) {
+GraphSize pipeline_size(const LayerStack& stack, const PipelineShape& shape, std::int64_t micro_batches) {
   if (shape.stages <= 1) return {};
   // Measured, as tests/unit/models/graph_limit_test.cc has it. Of a chunk and micro-batch: two passes, two transfers and what frees what
   // they sent, their buffers, their places in the program. Of a stage: streams and ends, and what each work costs there.
   constexpr std::int64_t kPart = 4600, kStage = 2048, kCost = 200;
   constexpr std::int64_t kPartOps = 4, kStageOps = 8;
-  const auto works = static_cast<std::int64_t>(layer.forward.size() + layer.backward.size());
+  std::int64_t works = 0;
+  for (std::int32_t kind = 0; kind < stack.kinds(); ++kind) {
+    works += static_cast<std::int64_t>(stack.kind(kind).forward.size() + stack.kind(kind).backward.size());
+  }
   const std::int64_t parts = saturating_product(saturating_product(shape.stages, shape.chunks), micro_batches);
   const GraphSize of_stages{saturating_product(shape.stages, kStageOps), saturating_product(shape.stages, kStage + works * kCost)};
   return of_stages + GraphSize{saturating_product(parts, kPartOps), saturating_product(parts, kPart)};

@@ -1,7 +1,7 @@
 // How large the graph of a step will be, before any of it is made: absurd requests are refused with a number instead of filling memory.
 #pragma once
 
-#include "models/layer_template.h"
+#include "models/layer_stack.h"
 #include "models/placement_plan.h"
 
 namespace stepsim {
@@ -22,8 +22,14 @@ struct GraphSize {
 };
 
 // A lower bound that needs no plan: every op of every layer once.
-GraphSize least_graph_size(const LayerTemplate& layer, std::int64_t layers, std::int64_t micro_batches);
-GraphSize graph_size(const LayerTemplate& layer, const PlacementPlan&, std::int64_t layers, std::int64_t micro_batches);
+GraphSize least_graph_size(const LayerStack&, std::int64_t micro_batches);
+inline GraphSize least_graph_size(const LayerTemplate& layer, std::int64_t layers, std::int64_t micro_batches) {
+  return least_graph_size(LayerStack(layer, layers), micro_batches);
+}
+GraphSize graph_size(const LayerStack&, const PlacementPlan&, std::int64_t micro_batches);
+inline GraphSize graph_size(const LayerTemplate& layer, const PlacementPlan& plan, std::int64_t layers, std::int64_t micro_batches) {
+  return graph_size(LayerStack(layer, layers), plan, micro_batches);
+}
 
 // How many model chunks a pipeline has and on how many devices.
 struct PipelineShape {
@@ -31,7 +37,10 @@ struct PipelineShape {
 };
 
 // What a pipeline adds to the layers: streams and costs of every stage, passes, and transfers between the chunks. 0 with one stage.
-GraphSize pipeline_size(const LayerTemplate& layer, const PipelineShape&, std::int64_t micro_batches);
+GraphSize pipeline_size(const LayerStack&, const PipelineShape&, std::int64_t micro_batches);
+inline GraphSize pipeline_size(const LayerTemplate& layer, const PipelineShape& shape, std::int64_t micro_batches) {
+  return pipeline_size(LayerStack(layer, 1), shape, micro_batches);
+}
 
 // InputError above a limit, "--layers: found ...", "--pp: found ..." or "--global-batch: found ...": whichever factor is the largest, the
 // first of equals.

@@ -1,22 +1,44 @@
-// The end of the model: final norm, vocabulary-parallel head, cross entropy. Its backward starts the backward pass.
+// The end of the model: final norm, vocabulary-parallel head, cross entropy; with multi-token prediction its layers and losses too. Its
+// backward starts the backward pass.
 #include <array>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "models/batch_tensors.h"
 #include "models/cross_entropy.h"
+#include "models/decoder_context.h"
+#include "models/head_transform.h"
 #include "models/layer_template.h"
 #include "models/linear_block.h"
+#include "models/multi_token.h"
 #include "models/norm_block.h"
 #include "models/template_builder.h"
+#include "sim/input_error.h"
 
 namespace stepsim {
 
 namespace {
 
+constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
+
 Linear head_linear(TemplateBuilder& builder) {
   const DeviceShape& shape = builder.shape();
-  Linear head{.name = "head", .module = "", .inputs = shape.hidden, .outputs = shape.vocab, .weight = {}, .bias = {}};
-  const std::vector<std::int64_t> weight_shape = {shape.vocab, shape.hidden};
-  head.weight =
-      builder.context().model.tied_head ? builder.shared_weight(kWordEmbedding, weight_shape) : builder.weight("head weight", weight_shape);
+  const ModelSpec& model = builder.context().model;
+  Linear head;
+  if (model.tied_head) {
+    head.name = "head";
+    head.inputs = shape.hidden;
+    head.outputs = shape.vocab;
+    head.rows = shape.tokens;
+    head.weight = builder.shared_weight(kWordEmbedding, {shape.vocab, shape.hidden});
+  } else {
+    head = make_linear(builder, "head", "", shape.hidden, shape.vocab, false);
+  }
+  head.low_precision = false;
+  if (model.head_transform) head.bias = builder.weight("head bias", {shape.vocab});
   return head;
 }
 
@@ -24,52 +46,186 @@ Linear head_linear(TemplateBuilder& builder) {
 SlotIndex reduced_input_gradient(TemplateBuilder& builder, SlotIndex partial) {
   const DeviceShape& shape = builder.shape();
   if (!shape.sequence_parallel) {
-    builder.collective(Direction::kBackward, {.name = "head gradient all-reduce", .module = "", .input = partial});
+    builder.collective(kBackward, {.name = "head gradient all-reduce", .module = "", .input = partial});
     return partial;
   }
   const SlotIndex local = builder.gradient("head gradient, scattered", {shape.local_tokens, shape.hidden});
   builder.collective(
-      Direction::kBackward,
+      kBackward,
       {.name = "head gradient reduce-scatter", .module = "", .kind = CollectiveKind::kReduceScatter, .input = partial, .output = local});
   return local;
 }
 
+SlotIndex labels_slot(TemplateBuilder& builder) {
+  return builder.add(
+      {.name = "labels", .kind = SlotKind::kBatch, .size = {}, .shape = {builder.shape().tokens}, .dtype = DType::kInt64, .module = ""});
+}
+
+SlotIndex logits_slot(TemplateBuilder& builder, const std::string& name) {
+  const DeviceShape& shape = builder.shape();
+  return builder.add({.name = name,
+                      .kind = SlotKind::kForward,
+                      .size = {},
+                      .shape = {shape.tokens, shape.vocab},
+                      .dtype = shape.compute,
+                      .role = Role::kLogits,
+                      .module = ""});
+}
+
+// From hidden states to a loss.
+struct LossEnd {
+  ColumnInput column;
+  CrossEntropy loss;
+  std::optional<ChunkedHead> chunked;
+  SlotIndex output() const { return chunked ? chunked->loss : loss.loss; }
+};
+
+LossEnd loss_forward(TemplateBuilder& builder, Linear& head, const std::string& input_name, SlotIndex input, SlotIndex labels) {
+  LossEnd end;
+  end.column = gathered_input(builder, input_name, input, "");
+  if (builder.context().training.loss == LossKind::kChunked) {
+    end.chunked = chunked_head_forward(builder, head, end.column.product, labels);
+    return end;
+  }
+  if (!head.bias.present()) {
+    const SlotIndex logits = logits_slot(builder, "logits");
+    linear_forward(builder, head, end.column.product, logits);
+    end.loss = cross_entropy_forward(builder, logits, labels);
+    return end;
+  }
+  const SlotIndex product = logits_slot(builder, "logits without bias");
+  linear_forward(builder, head, end.column.product, product);
+  const SlotIndex logits = logits_slot(builder, "logits");
+  builder.pass(kForward,
+               {.name = "head bias", .module = "", .reads = {product, head.bias.value}, .writes = {logits}, .updates = {}, .holds = {}});
+  end.loss = cross_entropy_forward(builder, logits, labels);
+  return end;
+}
+
+// Returns the gradient of this device's part of the hidden states.
+SlotIndex loss_backward(TemplateBuilder& builder, const Linear& head, const LossEnd& end) {
+  if (end.chunked) {
+    builder.pass(kBackward, {.name = "head input gradient scale",  // by the gradient of the loss
+                             .module = "",
+                             .reads = {},
+                             .writes = {},
+                             .updates = {end.chunked->input_gradient},
+                             .holds = {}});
+    return reduced_input_gradient(builder, end.chunked->input_gradient);
+  }
+  const SlotIndex logits_gradient = cross_entropy_backward(builder, end.loss);
+  if (head.bias.present()) {
+    builder.pass(kBackward, {.name = "head bias gradient",
+                             .module = "",
+                             .reads = {logits_gradient},
+                             .writes = {},
+                             .updates = {head.bias.gradient},
+                             .holds = {}});
+  }
+  const std::array<ColumnGradient, 1> columns = {ColumnGradient{&head, logits_gradient}};
+  return column_backward(builder, end.column, columns, kNoSlot, true);
+}
+
+// Megatron-LM's order (gpt_model.py): all layers of multi-token prediction, their losses, the main loss. What their losses save waits
+// until that one is over. Losses go backwards from the last.
+struct Prediction {
+  std::string prefix;
+  MultiTokenLayer layer;
+  LossEnd end;
+};
+
+std::vector<Prediction> predictions_forward(TemplateBuilder& builder, Linear& head, SlotIndex hidden) {
+  std::vector<Prediction> predictions(static_cast<std::size_t>(builder.context().model.multi_token_layers));
+  for (std::size_t index = 0; index < predictions.size(); ++index) {
+    Prediction& each = predictions[index];
+    each.prefix = "multi-token " + std::to_string(index + 1) + " ";
+    builder.set_prefix(each.prefix);
+    each.layer = multi_token_forward(builder, hidden);
+    hidden = each.layer.final_norm.output;
+  }
+  for (Prediction& each : predictions) {
+    builder.set_prefix(each.prefix);
+    // Labels are shifted once more for each layer: copies.
+    each.end = loss_forward(builder, head, "final norm output", each.layer.final_norm.output, labels_slot(builder));
+  }
+  builder.set_prefix("");
+  return predictions;
+}
+
+// Adds to the gradient of the final norm's output.
+void predictions_backward(TemplateBuilder& builder, const Linear& head, const std::vector<Prediction>& predictions,
+                          SlotIndex hidden_gradient) {
+  std::vector<SlotIndex> gradients(predictions.size(), kNoSlot);
+  for (std::size_t index = predictions.size(); index-- > 0;) {
+    builder.set_prefix(predictions[index].prefix);
+    gradients[index] = loss_backward(builder, head, predictions[index].end);
+  }
+  for (std::size_t index = predictions.size(); index-- > 0;) {
+    builder.set_prefix(predictions[index].prefix);
+    const SlotIndex gradient = multi_token_backward(builder, predictions[index].layer, gradients[index]);
+    builder.pass(kBackward, {.name = "hidden gradient sum",
+                             .module = "",
+                             .reads = {gradient},
+                             .writes = {},
+                             .updates = {index == 0 ? hidden_gradient : gradients[index - 1]},
+                             .holds = {}});
+  }
+  builder.set_prefix("");
+}
+
+void check_loss(const TemplateContext& context) {
+  if (context.training.loss != LossKind::kChunked || !context.model.head_transform) return;
+  throw InputError({"--loss"}, "found chunked with " + context.model.name + ", wanted plain or fused: its head has a bias");
+}
+
+// The weight gradient of the head, and what is made for it alone, wait for the end of the passes where the recipe says so.
+void mark_deferred(LayerTemplate& layer, const TrainingRecipe& training, const std::string& weight) {
+  if (training.deferred_head_gradients == 0) return;
+  std::set<SlotIndex> wanted_elsewhere;
+  for (std::size_t index = layer.backward.size(); index-- > 0;) {
+    TemplateOp& op = layer.backward[index];
+    bool waits = !op.updates.empty() || !op.writes.empty();
+    for (const SlotIndex slot : op.updates) waits = waits && layer.slots[static_cast<std::size_t>(slot)].name == weight + " gradient";
+    for (const SlotIndex slot : op.writes) {
+      const bool workspace = layer.slots[static_cast<std::size_t>(slot)].kind == SlotKind::kWorkspace;
+      waits = waits && workspace && !wanted_elsewhere.contains(slot);
+    }
+    op.deferrable = waits;
+    if (waits) continue;
+    for (const auto* used : {&op.reads, &op.updates, &op.holds}) wanted_elsewhere.insert(used->begin(), used->end());
+  }
+}
+
 }  // namespace
 
-LayerTemplate head_layer(const TemplateContext& context) {
+LayerTemplate head_layer(const TemplateContext& given) {
+  check_loss(given);
+  const DecoderContext decoder(given);
+  const TemplateContext& context = decoder.context();
   TemplateBuilder builder("head", context);
   const DeviceShape& shape = builder.shape();
   const SlotIndex input = builder.input("input", {shape.local_tokens, shape.hidden});
-  const SlotIndex labels =
-      builder.add({.name = "labels", .kind = SlotKind::kBatch, .size = {}, .shape = {shape.tokens}, .dtype = DType::kInt64, .module = ""});
+  const SlotIndex labels = labels_slot(builder);
+  add_held_batch(builder, "labels");
   const NormBlock norm = norm_forward(builder, "final norm", "", input);
-  const ColumnInput column = gathered_input(builder, "final norm output", norm.output, "");
-  const Linear head = head_linear(builder);
+  std::optional<Pooler> pooler;
+  std::optional<HeadTransform> transform;
+  if (context.model.pooler) pooler = pooler_forward(builder, norm.output);
+  if (context.model.head_transform) transform = head_transform_forward(builder, norm.output);
+  Linear head = head_linear(builder);
+  const std::vector<Prediction> predictions = predictions_forward(builder, head, norm.output);
+  const LossEnd end = loss_forward(builder, head, transform ? "head norm output" : "final norm output",
+                                   transform ? transform->norm.output : norm.output, labels);
 
-  if (context.training.loss == LossKind::kChunked) {
-    const ChunkedHead chunked = chunked_head_forward(builder, head, column.product, labels);
-    builder.pass(Direction::kBackward, {.name = "head input gradient scale",  // by the gradient of the loss
-                                        .module = "",
-                                        .reads = {},
-                                        .writes = {},
-                                        .updates = {chunked.input_gradient},
-                                        .holds = {}});
-    const SlotIndex gradient = norm_backward(builder, norm, reduced_input_gradient(builder, chunked.input_gradient));
-    return std::move(builder).build({.input = input, .output = chunked.loss, .output_gradient = kNoSlot, .input_gradient = gradient});
-  }
-
-  const SlotIndex logits = builder.add({.name = "logits",
-                                        .kind = SlotKind::kForward,
-                                        .size = {},
-                                        .shape = {shape.tokens, shape.vocab},
-                                        .dtype = shape.compute,
-                                        .role = Role::kLogits,
-                                        .module = ""});
-  linear_forward(builder, head, column.product, logits);
-  const CrossEntropy loss = cross_entropy_forward(builder, logits, labels);
-  const std::array<ColumnGradient, 1> columns = {ColumnGradient{&head, cross_entropy_backward(builder, loss)}};
-  const SlotIndex gradient = norm_backward(builder, norm, column_backward(builder, column, columns, kNoSlot, true));
-  return std::move(builder).build({.input = input, .output = loss.loss, .output_gradient = kNoSlot, .input_gradient = gradient});
+  SlotIndex gradient = loss_backward(builder, head, end);
+  predictions_backward(builder, head, predictions, gradient);
+  if (transform) gradient = head_transform_backward(builder, *transform, gradient);
+  if (pooler) pooler_backward(builder, *pooler, gradient);
+  const SlotIndex input_gradient = norm_backward(builder, norm, gradient);
+  LayerTemplate layer =
+      std::move(builder).build({.input = input, .output = end.output(), .output_gradient = kNoSlot, .input_gradient = input_gradient});
+  mark_deferred(layer, context.training, context.model.tied_head ? kWordEmbedding : "head weight");
+  return layer;
 }
 
 }  // namespace stepsim

@@ -33,6 +33,8 @@ enum class SlotKind : std::uint8_t {
   kWeight,          // parameters of the layer, resident
   kWeightGradient,  // main gradient buffer of the layer, resident
   kBatch,           // token ids, labels, attention mask
+  kShared,          // made in forward by one layer, read by others too, by name: an encoder's output
+  kSharedGradient,  // summed in backward by those others, read by that one
 };
 
 struct Slot {
@@ -44,6 +46,7 @@ struct Slot {
   Role role = Role::kActivations;  // when not saved: workspace or other
   std::string module;           // module names (comma separated) whose policies select it, from the producer: "core_attn", "layernorm", ...
   SlotIndex view_of = kNoSlot;  // shares the storage of that slot (q, k, v of one buffer); size is then a part of it
+  bool expert = false;          // of a weight or its gradient: a routed expert's, shared with fewer ranks than the rest
 };
 
 enum class OpStream : std::uint8_t { kCompute, kTensor };
@@ -59,6 +62,7 @@ struct TemplateOp {
   std::vector<SlotIndex> holds;          // kept alive without traffic
   bool random = false;                   // uses the random state: a re-run restores it
   std::vector<std::int32_t> after;       // backward or forward ops of the same template and direction it waits for besides its data
+  bool deferrable = false;               // a head's weight gradient, where the recipe lets it wait for the end of the passes
 };
 
 struct LayerTemplate {
@@ -66,7 +70,11 @@ struct LayerTemplate {
   std::vector<Slot> slots;
   std::vector<TemplateOp> forward, backward;
   SlotIndex input = kNoSlot, output = kNoSlot, output_gradient = kNoSlot, input_gradient = kNoSlot;
-  std::int64_t parameters = 0;  // per device
+  std::int64_t parameters = 0;         // per device, trained ones
+  std::int64_t expert_parameters = 0;  // of which routed experts'
+  std::int64_t frozen_parameters = 0;  // beside those
+  Bytes frozen_bytes{};                // of the frozen ones, in the format in which they are kept
+  Bytes cached_weights{};              // copies in the format of products below 16 bits, kept over the micro-batches
 };
 
 // What the templates are made from. All of one device of a tensor-parallel group.
@@ -77,9 +85,10 @@ struct TemplateContext {
   const FrameworkPreset& framework;
 };
 
-LayerTemplate transformer_layer(const TemplateContext&);  // attention + mlp blocks, sequential or parallel
-LayerTemplate embedding_layer(const TemplateContext&);    // tokens -> layer input
-LayerTemplate head_layer(const TemplateContext&);         // final norm, head, cross entropy; its backward starts the backward pass
+LayerTemplate transformer_layer(const TemplateContext&, const LayerKind&);  // attention + mlp blocks, sequential or parallel
+LayerTemplate transformer_layer(const TemplateContext&);                    // of the model's first kind
+LayerTemplate embedding_layer(const TemplateContext&);                      // tokens -> layer input
+LayerTemplate head_layer(const TemplateContext&);  // final norm, head, cross entropy; its backward starts the backward pass
 
 // Bytes of slots that backward reads, views and shared inputs once: what a layer keeps between forward and backward under policy none.
 Bytes saved_bytes(const LayerTemplate&);

@@ -1,30 +1,205 @@
 #include "models/linear_block.h"
 
+#include <algorithm>
+
+#include "models/low_precision.h"
+#include "models/stored_format.h"
+#include "models/trainable.h"
+
 namespace stepsim {
 
 namespace {
 
 constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
 
+std::int64_t rows_of(const TemplateBuilder& builder, const Linear& linear) {
+  return linear.rows > 0 ? linear.rows : builder.shape().tokens;
+}
+
+// Rows of one of the groups' products.
+std::int64_t group_rows(const TemplateBuilder& builder, const Linear& linear) {
+  return std::max<std::int64_t>(1, rows_of(builder, linear) / linear.groups);
+}
+
+bool is_low(const TemplateBuilder& builder, const Linear& linear) { return linear.low_precision && builder.low_precision(); }
+
+DType product_dtype(const TemplateBuilder& builder, const Linear& linear) {
+  return is_low(builder, linear) ? builder.shape().product : builder.shape().compute;
+}
+
+bool is_trained(const Linear& linear) { return linear.weight.gradient != kNoSlot; }
+
+// What a product reads as the weight: itself, or the 16-bit copy that is made of a weight in 4 bits for each product (bitsandbytes
+// autograd/_functions.py MatMul4Bit: dequantize_4bit in forward and in backward).
+SlotIndex weight_operand(TemplateBuilder& builder, Direction direction, const Linear& linear) {
+  if (builder.slot(linear.weight.value).dtype != DType::kUint8) return linear.weight.value;
+  const std::string suffix = direction == kForward ? ", dequantised" : ", dequantised again";
+  std::vector<std::int64_t> shape = builder.slot(linear.weight.value).shape;
+  const SlotIndex whole = builder.add({.name = linear.name + " weight" + suffix,
+                                       .kind = SlotKind::kWorkspace,
+                                       .size = {},
+                                       .shape = std::move(shape),
+                                       .dtype = builder.shape().compute,
+                                       .role = Role::kWorkspace,
+                                       .module = ""});
+  builder.pass(direction, {.name = linear.name + " weight dequantisation",
+                           .module = linear.module,
+                           .reads = {linear.weight.value},
+                           .writes = {whole},
+                           .updates = {},
+                           .holds = {}});
+  return whole;
+}
+
 SlotIndex input_gradient(TemplateBuilder& builder, const Linear& linear, SlotIndex output_gradient) {
-  const DeviceShape& shape = builder.shape();
   const std::string name = linear.name + " input gradient";
-  const SlotIndex gradient = builder.gradient(name, {shape.tokens, linear.inputs});
-  const Gemm work{.m = shape.tokens, .n = linear.inputs, .k = linear.outputs, .dtype = shape.compute};
-  builder.gemm(kBackward, name, linear.module, work, {output_gradient, linear.weight.value}, gradient);
+  const SlotIndex weight = weight_operand(builder, kBackward, linear);
+  const SlotIndex gradient = builder.gradient(name, {rows_of(builder, linear), linear.inputs});
+  const Gemm work{.m = group_rows(builder, linear),
+                  .n = linear.inputs,
+                  .k = linear.outputs,
+                  .batch = linear.groups,
+                  .dtype = product_dtype(builder, linear)};
+  builder.gemm(kBackward, name, linear.module, work, {output_gradient, weight}, gradient);
   return gradient;
 }
 
-void weight_gradient(TemplateBuilder& builder, const Linear& linear, SlotIndex input, SlotIndex output_gradient) {
-  const DeviceShape& shape = builder.shape();
-  const Gemm work{.m = linear.outputs,
-                  .n = linear.inputs,
-                  .k = shape.tokens,
-                  .dtype = shape.compute,
+struct WeightGradient {
+  std::string name;
+  std::int64_t outputs = 0, inputs = 0;
+  DType dtype = DType::kBf16;
+  SlotIndex output_gradient = kNoSlot, input = kNoSlot, gradient = kNoSlot;
+};
+
+void weight_gradient(TemplateBuilder& builder, const Linear& linear, const WeightGradient& product) {
+  const Gemm work{.m = product.outputs,
+                  .n = product.inputs,
+                  .k = group_rows(builder, linear),
+                  .batch = linear.groups,
+                  .dtype = product.dtype,
                   .transpose_b = true,
-                  .accumulate_fp32 = shape.gradient == DType::kFp32,
+                  .accumulate_fp32 = builder.shape().gradient == DType::kFp32,
                   .accumulate = builder.adds_to_gradients()};
-  builder.gemm(kBackward, linear.name + " weight gradient", linear.module, work, {output_gradient, input}, linear.weight.gradient);
+  TemplateOp op{.name = product.name,
+                .module = linear.module,
+                .work = work,
+                .reads = {product.output_gradient, product.input},
+                .writes = {},
+                .updates = {product.gradient},
+                .holds = {},
+                .after = {}};
+  // Of the head alone: those of the layers are kept (dummy_gradients.h).
+  if (linear.name == "head" && builder.context().framework.dummy_gradients && product.gradient != kNoSlot) {
+    op.writes.push_back(builder.add({.name = product.name + ", dummy",
+                                     .kind = SlotKind::kWorkspace,
+                                     .size = {},
+                                     .shape = {product.outputs, product.inputs},
+                                     .dtype = builder.shape().compute,
+                                     .role = Role::kWorkspace,
+                                     .module = ""}));
+  }
+  builder.op(kBackward, std::move(op));
+}
+
+// An output's gradient as the two products of backward read it.
+struct OutputGradient {
+  SlotIndex whole = kNoSlot, rows = kNoSlot, columns = kNoSlot;
+};
+
+OutputGradient cast_gradient(TemplateBuilder& builder, const Linear& linear, SlotIndex gradient) {
+  if (!is_low(builder, linear)) return {gradient, gradient, gradient};
+  // E5M2 where the recipe is hybrid: as many bytes (Transformer Engine: Format.HYBRID).
+  const LowCopies copies = low_cast(builder, kBackward,
+                                    {.name = linear.name + " output gradient",
+                                     .module = linear.module,
+                                     .source = gradient,
+                                     .by_rows = true,
+                                     .by_columns = is_trained(linear)});
+  return {gradient, copies.rows, copies.columns};
+}
+
+void own_weight_gradient(TemplateBuilder& builder, const Linear& linear, SlotIndex input, const OutputGradient& gradient) {
+  if (!is_trained(linear)) return;
+  SlotIndex operand = linear.quantised_input != kNoSlot ? linear.quantised_input : input;
+  const bool cast_again = is_low(builder, linear) && builder.slot(operand).dtype != builder.shape().product;
+  if (cast_again) {
+    operand = low_cast(builder, kBackward,
+                       {.name = linear.name + " input", .module = linear.module, .source = input, .by_rows = false, .by_columns = true})
+                  .columns;
+  }
+  weight_gradient(builder, linear,
+                  {.name = linear.name + " weight gradient",
+                   .outputs = linear.outputs,
+                   .inputs = linear.inputs,
+                   .dtype = product_dtype(builder, linear),
+                   .output_gradient = gradient.columns,
+                   .input = operand,
+                   .gradient = linear.weight.gradient});
+}
+
+// output += scale (input down^T) up^T, each product and the scaled sum a kernel of its own (PEFT tuners/lora/layer.py Linear.forward).
+void lora_forward(TemplateBuilder& builder, Linear& linear, SlotIndex input, SlotIndex output) {
+  const std::int64_t rank = builder.context().training.trainable.rank;
+  const std::int64_t rows = rows_of(builder, linear);
+  const DType dtype = builder.shape().compute;
+  linear.lora_inner = builder.activation(linear.name + " LoRA inner", {rows, rank}, linear.module);
+  const Gemm down{
+      .m = group_rows(builder, linear), .n = rank, .k = linear.inputs, .batch = linear.groups, .dtype = dtype, .transpose_a = true};
+  builder.gemm(kForward, linear.name + " LoRA down", linear.module, down, {input, linear.lora_down.value}, linear.lora_inner);
+  const SlotIndex branch = builder.activation(linear.name + " LoRA output", {rows, linear.outputs}, linear.module);
+  const Gemm up{
+      .m = group_rows(builder, linear), .n = linear.outputs, .k = rank, .batch = linear.groups, .dtype = dtype, .transpose_a = true};
+  builder.gemm(kForward, linear.name + " LoRA up", linear.module, up, {linear.lora_inner, linear.lora_up.value}, branch);
+  builder.pass(kForward, {.name = linear.name + " LoRA sum",
+                          .module = linear.module,
+                          .reads = {branch},
+                          .writes = {},
+                          .updates = {output},
+                          .holds = {},
+                          .kernel = MemoryKernel::kUnfused,
+                          .further_reads = builder.size(branch),  // the scale is a kernel before the sum
+                          .further_writes = builder.size(branch)});
+}
+
+// Gradients of both factors; adds the branch's input gradient to `sum`.
+void lora_backward(TemplateBuilder& builder, const Linear& linear, SlotIndex input, SlotIndex output_gradient, SlotIndex sum) {
+  if (!linear.lora_up.present()) return;
+  const std::int64_t rank = builder.context().training.trainable.rank;
+  const std::int64_t rows = rows_of(builder, linear);
+  const DType dtype = builder.shape().compute;
+  const std::string name = linear.name + " LoRA ";
+  const SlotIndex scaled = builder.gradient(name + "output gradient", {rows, linear.outputs});
+  builder.pass(kBackward, {.name = name + "scale backward",
+                           .module = linear.module,
+                           .reads = {output_gradient},
+                           .writes = {scaled},
+                           .updates = {},
+                           .holds = {}});
+  const SlotIndex inner = builder.gradient(name + "inner gradient", {rows, rank});
+  const Gemm to_inner{.m = group_rows(builder, linear), .n = rank, .k = linear.outputs, .batch = linear.groups, .dtype = dtype};
+  builder.gemm(kBackward, name + "inner gradient", linear.module, to_inner, {scaled, linear.lora_up.value}, inner);
+  weight_gradient(builder, linear,
+                  {.name = name + "up weight gradient",
+                   .outputs = linear.outputs,
+                   .inputs = rank,
+                   .dtype = dtype,
+                   .output_gradient = scaled,
+                   .input = linear.lora_inner,
+                   .gradient = linear.lora_up.gradient});
+  const SlotIndex branch = builder.gradient(name + "input gradient", {rows, linear.inputs});
+  const Gemm to_input{.m = group_rows(builder, linear), .n = linear.inputs, .k = rank, .batch = linear.groups, .dtype = dtype};
+  builder.gemm(kBackward, name + "input gradient", linear.module, to_input, {inner, linear.lora_down.value}, branch);
+  builder.pass(
+      kBackward,
+      {.name = name + "input gradient sum", .module = linear.module, .reads = {branch}, .writes = {}, .updates = {sum}, .holds = {}});
+  weight_gradient(builder, linear,
+                  {.name = name + "down weight gradient",
+                   .outputs = rank,
+                   .inputs = linear.inputs,
+                   .dtype = dtype,
+                   .output_gradient = inner,
+                   .input = input,
+                   .gradient = linear.lora_down.gradient});
 }
 
 SlotIndex reduced_gradient(TemplateBuilder& builder, const std::string& name, SlotIndex partial) {
@@ -34,7 +209,8 @@ SlotIndex reduced_gradient(TemplateBuilder& builder, const std::string& name, Sl
     builder.collective(kBackward, {.name = name + " gradient all-reduce", .module = "", .input = partial, .beside_compute = beside});
     return partial;
   }
-  const SlotIndex local = builder.gradient(name + " gradient, scattered", {shape.local_tokens, shape.hidden});
+  const std::vector<std::int64_t> whole = builder.slot(partial).shape;
+  const SlotIndex local = builder.gradient(name + " gradient, scattered", {whole.front() / shape.ranks, whole.back()});
   builder.collective(kBackward, {.name = name + " gradient reduce-scatter",
                                  .module = "",
                                  .kind = CollectiveKind::kReduceScatter,
@@ -46,25 +222,112 @@ SlotIndex reduced_gradient(TemplateBuilder& builder, const std::string& name, Sl
 
 }  // namespace
 
+// Weight, bias and LoRA's factors. A factor is whole on every rank but for the dimension that the base has a part of: no collectives of
+// their own (Megatron-Bridge's ParallelLinearAdapter splits the rank or the outputs as well, and gathers them).
+static void add_weights(TemplateBuilder& builder, Linear& linear, bool expert, bool bias) {
+  const auto shape = [&](std::vector<std::int64_t> one) {
+    if (expert) one.insert(one.begin(), linear.groups);
+    return one;
+  };
+  linear.weight = builder.matrix(linear.name + " weight", shape({linear.outputs, linear.inputs}), expert, linear.low_precision);
+  if (bias) linear.bias = builder.weight(linear.name + " bias", shape({linear.outputs}), expert);
+  const TrainableMask& mask = builder.context().training.trainable;
+  if (!is_lora_target(mask, linear.name)) return;
+  linear.lora_down = builder.weight(linear.name + " LoRA down weight", shape({mask.rank, linear.inputs}), expert);
+  linear.lora_up = builder.weight(linear.name + " LoRA up weight", shape({linear.outputs, mask.rank}), expert);
+}
+
 Linear make_linear(TemplateBuilder& builder, const std::string& name, const std::string& module, std::int64_t inputs, std::int64_t outputs,
                    bool bias) {
-  Linear linear{.name = name, .module = module, .inputs = inputs, .outputs = outputs, .weight = {}, .bias = {}};
-  linear.weight = builder.weight(name + " weight", {outputs, inputs});
-  if (bias) linear.bias = builder.weight(name + " bias", {outputs});
+  Linear linear{.name = name,
+                .module = module,
+                .inputs = inputs,
+                .outputs = outputs,
+                .rows = builder.shape().tokens,
+                .weight = {},
+                .bias = {},
+                .lora_down = {},
+                .lora_up = {}};
+  add_weights(builder, linear, false, bias);
   return linear;
 }
 
-void linear_forward(TemplateBuilder& builder, const Linear& linear, SlotIndex input, SlotIndex output) {
-  const DeviceShape& shape = builder.shape();
-  const Gemm work{.m = shape.tokens, .n = linear.outputs, .k = linear.inputs, .dtype = shape.compute, .transpose_a = true};
-  builder.gemm(kForward, linear.name, linear.module, work, {input, linear.weight.value}, output);
+Linear make_expert_linear(TemplateBuilder& builder, const std::string& name, const std::string& module, std::int64_t inputs,
+                          std::int64_t outputs, std::int64_t rows, bool bias) {
+  const TemplateContext& context = builder.context();
+  Linear linear{.name = name,
+                .module = module,
+                .inputs = inputs,
+                .outputs = outputs,
+                .rows = rows,
+                .groups = context.model.experts.experts / context.parallel.expert,
+                .weight = {},
+                .bias = {},
+                .lora_down = {},
+                .lora_up = {}};
+  add_weights(builder, linear, true, bias);
+  return linear;
+}
+
+// What the product reads, and what stays for the weight's gradient.
+static SlotIndex cast_input(TemplateBuilder& builder, Linear& linear, SlotIndex input, const Linear* cast) {
+  if (!is_low(builder, linear) || builder.slot(input).dtype == builder.shape().product) return input;
+  if (cast != nullptr && cast->cast_input != kNoSlot) {
+    linear.cast_input = cast->cast_input;
+    linear.quantised_input = cast->quantised_input;
+    return linear.cast_input;
+  }
+  // What is stored low is made into an operand again in backward.
+  const FrameworkPreset& framework = builder.context().framework;
+  const bool saves = framework.saves_quantised_inputs && !is_stored_low(framework, builder.slot(input).name) && is_trained(linear);
+  const std::string name = builder.slot(input).name + " of " + linear.name;
+  const LowCopies copies =
+      low_cast(builder, kForward, {.name = name, .module = linear.module, .source = input, .by_rows = true, .by_columns = saves});
+  linear.cast_input = copies.rows;
+  linear.quantised_input = copies.columns;
+  return copies.rows;
+}
+
+void linear_forward(TemplateBuilder& builder, Linear& linear, SlotIndex input, SlotIndex output, const Linear* cast) {
+  const SlotIndex operand = cast_input(builder, linear, input, cast);
+  const Gemm work{.m = group_rows(builder, linear),
+                  .n = linear.outputs,
+                  .k = linear.inputs,
+                  .batch = linear.groups,
+                  .dtype = product_dtype(builder, linear),
+                  .transpose_a = true};
+  const SlotIndex weight = weight_operand(builder, kForward, linear);
+  builder.gemm(kForward, linear.name, linear.module, work, {operand, weight}, output);
+  if (linear.lora_up.present()) lora_forward(builder, linear, input, output);
+}
+
+// Below 16 bits the input is cast before it is gathered, and its own part's cast is what stays (Transformer Engine
+// module/layernorm_linear.py: ln_out is quantised, then gather_along_first_dim). LoRA's branch reads 16 bits, so then it is not.
+static bool gathers_low(const TemplateBuilder& builder) {
+  const TemplateContext& context = builder.context();
+  return builder.low_precision() && context.framework.saves_quantised_inputs && context.framework.sequence_parallel_gather_again &&
+         context.training.trainable.kind != TrainableMask::Kind::kLora;
+}
+
+static ColumnInput gathered_low(TemplateBuilder& builder, const std::string& name, SlotIndex local, const std::string& module) {
+  const LowCopies copies =
+      low_cast(builder, kForward, {.name = name, .module = module, .source = local, .by_rows = true, .by_columns = true});
+  const std::vector<std::int64_t> shape = builder.slot(copies.rows).shape;
+  const SlotIndex whole =
+      low_slot(builder, name + ", gathered", SlotKind::kWorkspace, shape.front() * builder.shape().ranks, shape.back(), "");
+  builder.collective(
+      kForward,
+      {.name = name + " all-gather", .module = module, .kind = CollectiveKind::kAllGather, .input = copies.rows, .output = whole});
+  return {.name = name, .product = whole, .saved = copies.columns, .gathered_again = true};
 }
 
 ColumnInput gathered_input(TemplateBuilder& builder, const std::string& name, SlotIndex local, const std::string& module) {
   const DeviceShape& shape = builder.shape();
   if (!shape.sequence_parallel) return {.name = name, .product = local, .saved = local};
+  if (gathers_low(builder)) return gathered_low(builder, name, local, module);
   const bool again = builder.context().framework.sequence_parallel_gather_again;
-  const std::vector<std::int64_t> whole_shape = {shape.tokens, shape.hidden};
+  const std::vector<std::int64_t> part = builder.slot(local).shape;
+  const std::vector<std::int64_t> whole_shape = {part.front() * shape.ranks, part.back()};
   const std::string whole_name = name + ", gathered";
   const SlotIndex whole =
       again ? builder.gathered(whole_name, whole_shape) : builder.activation(whole_name, whole_shape, builder.module_of(local));
@@ -73,31 +336,41 @@ ColumnInput gathered_input(TemplateBuilder& builder, const std::string& name, Sl
   return {.name = name, .product = whole, .saved = again ? local : whole, .gathered_again = again};
 }
 
+// Only the weight gradient needs it: gathered beside the input gradient (arXiv 2205.05198, section 4.2.2).
+static SlotIndex gathered_for_weights(TemplateBuilder& builder, const ColumnInput& input, const std::string& first) {
+  if (!input.gathered_again) return input.saved;
+  const Slot part = builder.slot(input.saved);
+  const std::string name = input.name + ", gathered for " + first;
+  const std::int64_t rows = part.shape.front() * builder.shape().ranks;
+  const bool low = part.dtype != builder.shape().compute;
+  const SlotIndex whole =
+      low ? low_slot(builder, name, SlotKind::kWorkspace, rows, part.shape.back(), "") : builder.gathered(name, {rows, part.shape.back()});
+  builder.collective(kBackward, {.name = input.name + " all-gather",
+                                 .module = "",
+                                 .kind = CollectiveKind::kAllGather,
+                                 .input = input.saved,
+                                 .output = whole,
+                                 .beside_compute = true});
+  return whole;
+}
+
 SlotIndex column_backward(TemplateBuilder& builder, const ColumnInput& input, std::span<const ColumnGradient> gradients, SlotIndex partial,
                           bool reduce) {
-  const DeviceShape& shape = builder.shape();
   const std::string& first = gradients.front().linear->name;
-  SlotIndex whole = input.saved;
-  if (input.gathered_again) {
-    // Only the weight gradient needs it: gathered beside the input gradient (arXiv 2205.05198, section 4.2.2).
-    whole = builder.gathered(input.name + ", gathered for " + first, {shape.tokens, shape.hidden});
-    builder.collective(kBackward, {.name = input.name + " all-gather",
-                                   .module = "",
-                                   .kind = CollectiveKind::kAllGather,
-                                   .input = input.saved,
-                                   .output = whole,
-                                   .beside_compute = true});
-  }
+  std::vector<OutputGradient> casts;
+  for (const ColumnGradient& gradient : gradients) casts.push_back(cast_gradient(builder, *gradient.linear, gradient.output_gradient));
+  const SlotIndex whole = gathered_for_weights(builder, input, first);
   SlotIndex sum = partial;
-  for (const ColumnGradient& gradient : gradients) {
-    const SlotIndex added = input_gradient(builder, *gradient.linear, gradient.output_gradient);
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const SlotIndex added = input_gradient(builder, *gradients[i].linear, casts[i].rows);
+    lora_backward(builder, *gradients[i].linear, whole, casts[i].whole, added);
     if (sum != kNoSlot) {
       builder.pass(kBackward, {.name = "input gradient sum", .module = "", .reads = {sum}, .writes = {}, .updates = {added}, .holds = {}});
     }
     sum = added;
   }
   if (reduce) sum = reduced_gradient(builder, first, sum);
-  for (const ColumnGradient& gradient : gradients) weight_gradient(builder, *gradient.linear, whole, gradient.output_gradient);
+  for (std::size_t i = 0; i < gradients.size(); ++i) own_weight_gradient(builder, *gradients[i].linear, whole, casts[i]);
   return sum;
 }
 
@@ -107,7 +380,8 @@ SlotIndex reduced_output(TemplateBuilder& builder, const std::string& name, cons
     builder.collective(kForward, {.name = name + " all-reduce", .module = module, .input = partial});
     return partial;
   }
-  const SlotIndex local = builder.activation(name + ", scattered", {shape.local_tokens, shape.hidden});
+  const std::vector<std::int64_t> whole = builder.slot(partial).shape;
+  const SlotIndex local = builder.activation(name + ", scattered", {whole.front() / shape.ranks, whole.back()});
   builder.collective(
       kForward,
       {.name = name + " reduce-scatter", .module = module, .kind = CollectiveKind::kReduceScatter, .input = partial, .output = local});
@@ -117,7 +391,8 @@ SlotIndex reduced_output(TemplateBuilder& builder, const std::string& name, cons
 SlotIndex gathered_gradient(TemplateBuilder& builder, const std::string& name, const std::string& module, SlotIndex local) {
   const DeviceShape& shape = builder.shape();
   if (!shape.sequence_parallel) return local;
-  const SlotIndex whole = builder.gathered(name + " gradient, gathered", {shape.tokens, shape.hidden});
+  const std::vector<std::int64_t> part = builder.slot(local).shape;
+  const SlotIndex whole = builder.gathered(name + " gradient, gathered", {part.front() * shape.ranks, part.back()});
   builder.collective(
       kBackward,
       {.name = name + " gradient all-gather", .module = module, .kind = CollectiveKind::kAllGather, .input = local, .output = whole});
@@ -125,8 +400,10 @@ SlotIndex gathered_gradient(TemplateBuilder& builder, const std::string& name, c
 }
 
 SlotIndex row_backward(TemplateBuilder& builder, const Linear& linear, SlotIndex input, SlotIndex output_gradient) {
-  const SlotIndex gradient = input_gradient(builder, linear, output_gradient);
-  weight_gradient(builder, linear, input, output_gradient);
+  const OutputGradient cast = cast_gradient(builder, linear, output_gradient);
+  const SlotIndex gradient = input_gradient(builder, linear, cast.rows);
+  lora_backward(builder, linear, input, output_gradient, gradient);
+  own_weight_gradient(builder, linear, input, cast);
   return gradient;
 }
 

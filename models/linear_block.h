@@ -9,16 +9,28 @@
 
 namespace stepsim {
 
-struct Linear {  // this device's part: outputs x inputs
+struct Linear {  // this device's part: outputs x inputs, of each of `groups` experts
   std::string name, module;
   std::int64_t inputs = 0, outputs = 0;
+  std::int64_t rows = 0;    // of the input; all experts' rows together
+  std::int64_t groups = 1;  // 1: no experts
   Weight weight, bias;
+  bool low_precision = true;            // it runs in the recipe's precision where that is below 16 bits (heads and routers do not)
+  Weight lora_down, lora_up;            // of LoRA; absent where it is no target
+  SlotIndex lora_inner = kNoSlot;       // the down product's output
+  SlotIndex cast_input = kNoSlot;       // below 16 bits: what the product reads,
+  SlotIndex quantised_input = kNoSlot;  // and what the weight gradient reads; made by linear_forward
 };
+// `rows` is the template's tokens.
 Linear make_linear(TemplateBuilder&, const std::string& name, const std::string& module, std::int64_t inputs, std::int64_t outputs,
                    bool bias);
+// One product a local expert, `rows` rows together.
+Linear make_expert_linear(TemplateBuilder&, const std::string& name, const std::string& module, std::int64_t inputs, std::int64_t outputs,
+                          std::int64_t rows, bool bias);
 
-// output = input weight^T over `tokens` rows, without the bias.
-void linear_forward(TemplateBuilder&, const Linear&, SlotIndex input, SlotIndex output);
+// output = input weight^T, without the bias; with LoRA's branch, and below 16 bits with the cast of the input (`cast`: of another layer
+// that reads the same input and has cast it; null: none).
+void linear_forward(TemplateBuilder&, Linear&, SlotIndex input, SlotIndex output, const Linear* cast = nullptr);
 
 // What a column-parallel layer multiplies (the gathered input under sequence parallelism) and what it keeps for its weight gradient.
 struct ColumnInput {

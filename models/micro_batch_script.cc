@@ -9,6 +9,9 @@
 #include "models/host_copies.h"
 #include "models/script_writer.h"
 #include "models/sharded_runs.h"
+#include "models/storage_labels.h"
+#include "models/unit_runs.h"
+#include "models/weight_gradient_ops.h"
 #include "sim/check.h"
 
 namespace stepsim {
@@ -25,40 +28,8 @@ struct Unit {
   std::int32_t number = 0;
   std::int32_t layer = -1;
   std::array<std::size_t, kPlacesPerMicroBatch> base{};  // into the cells, by place
-  std::int32_t tied = 0;                                 // the unit whose table a tied head uses
   std::size_t first_forward = 0, first_backward = 0;     // of its ops among all units'
 };
-
-// Consecutive steps of one unit.
-struct UnitRun {
-  std::int32_t unit = 0;
-  std::vector<PlanStep> lead;  // steps of offload before its first op: ahead of what sharding does for the run
-  std::vector<PlanStep> steps;
-};
-
-// Backward ops of a template that only weight gradients depend on: they may run later, in a pass of their own.
-std::vector<bool> weight_gradient_ops(const TemplateStamp& stamp) {
-  const LayerTemplate& source = *stamp.source;
-  std::vector<bool> needed(source.slots.size(), false);  // by root: read by an op that stays
-  if (source.input_gradient != kNoSlot) needed[at(stamp.table.root[at(source.input_gradient)])] = true;
-  std::vector<bool> deferred(source.backward.size(), false);
-  for (std::size_t i = source.backward.size(); i-- > 0;) {
-    const TemplateOp& op = source.backward[i];
-    bool only_gradients = true;
-    for (const auto* slots : {&op.writes, &op.updates}) {
-      for (const SlotIndex slot : *slots) {
-        const bool gradient = source.slots[at(slot)].kind == SlotKind::kWeightGradient;
-        only_gradients = only_gradients && (gradient || !needed[at(stamp.table.root[at(slot)])]);
-      }
-    }
-    deferred[i] = only_gradients;
-    if (only_gradients) continue;
-    for (const auto* slots : {&op.reads, &op.updates, &op.holds}) {
-      for (const SlotIndex slot : *slots) needed[at(stamp.table.root[at(slot)])] = true;
-    }
-  }
-  return deferred;
-}
 
 class PlanReplay {
  public:
@@ -75,7 +46,7 @@ class PlanReplay {
   void forward(const PlacementPlan& plan) {
     std::vector<UnitRun> runs;
     if (stamps_.embedding != nullptr) runs.push_back(whole(0, PlanVerb::kForward));
-    split(plan.forward, runs);
+    append_unit_runs(plan.forward, stamps_.embedding != nullptr ? 1 : 0, runs);
     if (stamps_.head != nullptr) runs.push_back(whole(last_unit(), PlanVerb::kForward));
     run_pass(runs, PassKind::kForward);
   }
@@ -83,7 +54,7 @@ class PlanReplay {
   void backward(const PlacementPlan& plan) {
     std::vector<UnitRun> runs;
     if (stamps_.head != nullptr) runs.push_back(whole(last_unit(), PlanVerb::kBackward));
-    split(plan.backward, runs);
+    append_unit_runs(plan.backward, stamps_.embedding != nullptr ? 1 : 0, runs);
     if (stamps_.embedding != nullptr) runs.push_back(whole(0, PlanVerb::kBackward));
     if (host_) find_ends_of_backward(runs);
     run_pass(runs, PassKind::kBackward);
@@ -94,6 +65,7 @@ class PlanReplay {
     MicroBatchScript& script = writer_.script();
     deferring_ = false;
     for (const auto& [unit, op] : deferred_ops_) run(units_[at(unit)], op, Phase::kBackward);
+    if (options_.defers_head) hold_stage_input();
     STEPSIM_CHECK(next_bucket_ == options_.buckets.size());
     script.pass_end[at(PassKind::kWeight)] = writer_.next_op();
   }
@@ -109,25 +81,23 @@ class PlanReplay {
       script.input_gradient = cells_[units_.front().base[at(OperandPlace::kInputGradient)]];
       script.input_gradient_op = writer_.last_writer(script.input_gradient);
     }
-    for (ScriptStorage& storage : script.storages) label_storage(storage);
+    label_storages(script.storages, stamps_, labels_);
     return std::move(script);
   }
 
  private:
   // Cells hold the current storage code of: the units' own roots, the outputs between units (0 the chunk's input), their gradients, the
-  // batch.
+  // batch, what layers share.
   void add_units() {
     const std::size_t units = stamps_.units();
     STEPSIM_CHECK(residents_.size() == units);
     std::size_t own = 0, forward = 0, backward = 0;
     units_.resize(units);
-    const std::size_t first_layer = stamps_.embedding != nullptr ? 1 : 0;
     for (std::size_t number = 0; number < units; ++number) {
       Unit& unit = units_[number];
       unit.stamp = &stamps_.unit(number);
       unit.number = static_cast<std::int32_t>(number);
-      const bool inner = number >= first_layer && number - first_layer < static_cast<std::size_t>(stamps_.layers);
-      unit.layer = inner ? static_cast<std::int32_t>(stamps_.first_layer) + static_cast<std::int32_t>(number - first_layer) : -1;
+      unit.layer = stamps_.layer_of(number);
       unit.base[at(OperandPlace::kOwn)] = own;
       unit.first_forward = forward;
       unit.first_backward = backward;
@@ -147,8 +117,9 @@ class PlanReplay {
       unit.base[at(OperandPlace::kInputGradient)] = gradients + number;
       unit.base[at(OperandPlace::kOutputGradient)] = gradients + number + 1;
       unit.base[at(OperandPlace::kBatch)] = batch_base_;
+      unit.base[at(OperandPlace::kShared)] = unit.base[at(OperandPlace::kSharedGradient)] = batch_base_ + stamps_.batch.size();
     }
-    cells_.assign(batch_base_ + stamps_.batch.size(), kNoCode);
+    cells_.assign(batch_base_ + stamps_.batch.size() + stamps_.shared, kNoCode);
     writer_.script().ops.reserve(forward + backward);
     writer_.script().storages.reserve(own);
     first_run_.assign(forward, -1);
@@ -159,6 +130,11 @@ class PlanReplay {
       for (const Unit& unit : units_) {
         const bool embedding = unit.number == 0 && stamps_.embedding != nullptr;
         deferrable_.push_back(embedding ? std::vector<bool>(unit.stamp->backward.size(), false) : weight_gradient_ops(*unit.stamp));
+      }
+    } else if (options_.defers_head) {
+      for (const Unit& unit : units_) {
+        std::vector<bool>& marked = deferrable_.emplace_back();
+        for (const TemplateOp& op : unit.stamp->source->backward) marked.push_back(op.deferrable);
       }
     }
   }
@@ -182,7 +158,7 @@ class PlanReplay {
       for (const PlanStep& step : run.steps) {
         if (step.verb != PlanVerb::kBackward) continue;
         for (std::int32_t op = step.first; op <= step.last; ++op) {
-          const bool later = options_.defers_weight_gradients && deferrable_[at(run.unit)][at(op)];
+          const bool later = !deferrable_.empty() && deferrable_[at(run.unit)][at(op)];
           if (!later) end_of_backward_[at(run.unit)] = op;
         }
       }
@@ -288,28 +264,10 @@ class PlanReplay {
     return run;
   }
 
-  void split(const std::vector<PlanStep>& steps, std::vector<UnitRun>& runs) const {
-    const std::int32_t first_layer = stamps_.embedding != nullptr ? 1 : 0;
-    std::vector<PlanStep> moves;  // since the last step of a unit
-    for (const PlanStep& step : steps) {
-      const std::int32_t unit = step.layer + first_layer;
-      if (moves_storage(step.verb)) {
-        moves.push_back(step);
-        continue;
-      }
-      const bool goes_on = !runs.empty() && runs.back().unit == unit;
-      if (!goes_on) runs.push_back({.unit = unit, .lead = std::exchange(moves, {}), .steps = {}});
-      runs.back().steps.insert(runs.back().steps.end(), moves.begin(), moves.end());
-      runs.back().steps.push_back(step);
-      moves.clear();
-    }
-    if (!moves.empty()) runs.back().steps.insert(runs.back().steps.end(), moves.begin(), moves.end());
-  }
-
   void run_pass(const std::vector<UnitRun>& runs, PassKind pass) {
     MicroBatchScript& script = writer_.script();
     const bool backward = pass == PassKind::kBackward;
-    deferring_ = backward && options_.defers_weight_gradients;
+    deferring_ = backward && !deferrable_.empty();
     if (backward) {
       join_parts(ScriptWriter::Arrival::kGradient, script.gradient, Phase::kBackward);
     } else {
@@ -327,6 +285,7 @@ class PlanReplay {
       replay(runs[index], pass);
       script.unit_ends[at(pass)].push_back(writer_.last_compute_op());
       if (shards_) shards_->after_run(index, weights_, gradients_, options_.reduces);
+      if (backward && !options_.updates.empty()) update_after(runs, index);
     }
     // schedules.py backward_step: its caller holds the output until it returns.
     if (backward && options_.keeps_output && stamps_.head == nullptr) writer_.hold_by_last(output_);
@@ -341,6 +300,44 @@ class PlanReplay {
     if (stamps_.head != nullptr) return;
     output_ = cells_[units_.back().base[at(OperandPlace::kOutput)]];
     output_op_ = writer_.last_writer(output_);
+  }
+
+  // The head's input that waits for its weight gradient has autograd's graph behind it. The graph's leaf is what the stage received, which
+  // so stays with its gradient (Megatron-LM layers.py embedding_activation_buffer: two hidden states a micro-batch more than the spec's
+  // rule in gpt3_mcore_te_tp2_pp2_defer_embedding_wgrad_compute).
+  void hold_stage_input() {
+    if (stamps_.embedding != nullptr || deferred_ops_.empty()) return;
+    for (const OperandPlace place : {OperandPlace::kInput, OperandPlace::kInputGradient}) {
+      const std::int32_t code = cells_[units_.front().base[at(place)]];
+      if (code != kNoCode) writer_.hold_by_last(code);
+    }
+  }
+
+  // An optimizer in backward: a unit is updated behind its last run; where its gradients are sharded, behind their reduction, on its
+  // stream.
+  void update_after(const std::vector<UnitRun>& runs, std::size_t index) {
+    const auto runs_again = [&](const Unit& unit) {
+      return std::any_of(runs.begin() + static_cast<std::ptrdiff_t>(index) + 1, runs.end(),
+                         [&](const UnitRun& run) { return run.unit == unit.number; });
+    };
+    for (const Unit& unit : units_) {
+      const bool with_root = shards_ && shards_->in_root(unit.number);
+      const bool here = with_root ? index + 1 == runs.size() : runs[index].unit == unit.number && !runs_again(unit);
+      if (here) update(unit);
+    }
+  }
+
+  void update(const Unit& unit) {
+    for (const UpdateKernel& kernel : options_.updates[at(unit.number)]) {
+      writer_.begin({.work = kernel.work,
+                     .kind = kernel.kind,
+                     .phase = Phase::kOptimizer,
+                     .stream = shards_ ? PassStream::kReduce : PassStream::kCompute,
+                     .layer = unit.layer});
+      for (const Tensor& tensor : kernel.reads) writer_.read(~tensor.storage.index, tensor.offset, tensor.size);
+      for (const Tensor& tensor : kernel.writes) writer_.write(~tensor.storage.index, tensor.offset, tensor.size);
+      writer_.end();
+    }
   }
 
   static std::vector<std::int32_t> units_of(const std::vector<UnitRun>& runs) {
@@ -399,12 +396,29 @@ class PlanReplay {
     return cells_[place];
   }
 
+  static bool is_shared(const StampOperand& operand) {
+    return operand.place == OperandPlace::kShared || operand.place == OperandPlace::kSharedGradient;
+  }
+
+  static SlotIndex shared_root(const TemplateStamp& stamp, const StampOperand& operand) {
+    const auto found = std::find_if(stamp.roots.begin(), stamp.roots.end(),
+                                    [&](const StampOperand& root) { return root.place == operand.place && root.index == operand.index; });
+    STEPSIM_CHECK(found != stamp.roots.end());
+    return static_cast<SlotIndex>(found - stamp.roots.begin());
+  }
+
+  // Of layers' additions to a shared gradient the first makes it, whichever layer that is.
+  bool makes_shared_gradient(const Unit& unit, const StampOperand& operand) const {
+    return operand.place == OperandPlace::kSharedGradient && cells_[cell(unit, operand)] == kNoCode;
+  }
+
   void claim(const Unit& unit, const StampOperand& operand, Phase phase) {
     const TemplateStamp& stamp = *unit.stamp;
     const std::size_t place = cell(unit, operand);
     SlotIndex slot = operand.index;
     if (operand.place == OperandPlace::kOutput) slot = stamp.table.output;
     if (operand.place == OperandPlace::kInputGradient) slot = stamp.table.root[at(stamp.source->input_gradient)];
+    if (is_shared(operand)) slot = shared_root(stamp, operand);
     const bool again = phase == Phase::kRecompute;
     const ScriptStorage storage{.size = stamp.source->slots[at(slot)].size,
                                 .role = {},
@@ -454,8 +468,17 @@ class PlanReplay {
     if (const std::vector<std::int32_t>* codes = slices(unit, operand, phase)) {
       for (const std::int32_t code : *codes) writer_.read(code, Bytes(0), writer_.size(code));
     } else {
-      writer_.read(code_of(unit, operand, phase), operand.offset, operand.size);
+      const std::int32_t code = code_of(unit, operand, phase);
+      const Bytes whole = code < 0 && kept_smaller(unit) ? builder_.storage(StorageId{~code}).size : operand.offset + operand.size;
+      const Bytes offset = std::min(operand.offset, whole);
+      writer_.read(code, offset, std::min(operand.size, whole - offset));
     }
+  }
+
+  // Weights that are kept in fewer bits than they are computed in: where each of them lies is not said.
+  bool kept_smaller(const Unit& unit) const {
+    const StorageId weights = residents_[at(unit.number)].weights;
+    return weights.valid() && builder_.storage(weights).size < unit.stamp->own_weights;
   }
 
   void write(const Unit& unit, const StampOperand& operand, Phase phase) {
@@ -533,15 +556,22 @@ class PlanReplay {
                                                .phase = phase,
                                                .stream = source.on_tensor_stream ? PassStream::kTensor : PassStream::kCompute,
                                                .queued = source.queued,
+                                               .group = source.group,
                                                .layer = unit.layer});
     if (phase == Phase::kForward && !batch_claimed_) claim_batch();
     for (const StampOperand& operand : source.reads) read(unit, operand, phase);
     for (const StampOperand& operand : source.updates) {
-      read(unit, operand, phase);
+      if (makes_shared_gradient(unit, operand)) {
+        claim(unit, operand, phase);
+      } else {
+        read(unit, operand, phase);
+      }
       write(unit, operand, phase);
     }
     for (const StampOperand& operand : source.writes) {
-      if (operand.claims) claim(unit, operand, phase);
+      if (operand.place == OperandPlace::kSharedGradient ? makes_shared_gradient(unit, operand) : operand.claims) {
+        claim(unit, operand, phase);
+      }
       write(unit, operand, phase);
     }
     for (const StampOperand& operand : source.holds) hold(unit, operand, phase);
@@ -596,41 +626,6 @@ class PlanReplay {
     writer_.end();
   }
 
-  // A saved storage: a backward op reads it, or it is what a re-run starts from. An output is named and counted as the next unit's input.
-  void label_storage(ScriptStorage& storage) const {
-    if (storage.unit < 0) return;
-    const TemplateStamp* stamp = units_[at(storage.unit)].stamp;
-    storage.name = stamp->names[at(storage.slot)];
-    const Slot& slot = stamp->source->slots[at(storage.slot)];
-    if (storage.copied_back) {
-      storage.role = labels_.reloaded;
-      return;
-    }
-    const bool last = storage.unit == last_unit();
-    const bool output = storage.slot == stamp->table.output && !(last && stamps_.head != nullptr);  // the loss goes nowhere
-    const bool input = storage.slot == stamp->table.input && slot.kind == SlotKind::kInput;         // received
-    const bool saved = storage.read_by_backward || storage.copied_out || (storage.read_by_rerun && !storage.made_again);
-    // A layer's own, or a layer's input; an output that leaves the chunk is no layer's input here.
-    const bool inside = output ? !last && units_[at(storage.unit) + 1].layer >= 0 : storage.layer >= 0;
-    if (slot.kind == SlotKind::kGradient || storage.slot == root_or_none(stamp->table, stamp->source->input_gradient)) {
-      storage.role = labels_.role(slot.role == Role::kActivations ? Role::kActivationGradients : slot.role);
-    } else if ((slot.kind == SlotKind::kForward || input) && inside && saved) {
-      storage.role = storage.made_again ? labels_.saved_again : labels_.saved;
-    } else if (slot.role == Role::kActivations) {
-      const bool kept = (saved && (slot.kind == SlotKind::kForward || input)) || (output && last);
-      storage.role = kept ? labels_.outside_layers : labels_.role(Role::kWorkspace);
-    } else {
-      storage.role = labels_.role(slot.role);
-    }
-    if (!output || last) return;
-    const Unit& next = units_[at(++storage.unit)];
-    storage.layer = next.layer;
-    storage.slot = next.stamp->table.input;
-    storage.name = next.stamp->names[at(storage.slot)];
-  }
-
-  static SlotIndex root_or_none(const SlotTable& table, SlotIndex slot) { return slot == kNoSlot ? kNoSlot : table.root[at(slot)]; }
-
   static constexpr std::int32_t kUnlabelled = -1;  // of a storage that has its role and name already
 
   OpGraphBuilder& builder_;
@@ -662,7 +657,8 @@ class PlanReplay {
 };
 
 // A chunk that holds nothing hands on what it receives.
-MicroBatchScript handed_on(OpGraphBuilder& builder, const TemplateStamp& layer, const StepLabels& labels) {
+MicroBatchScript handed_on(OpGraphBuilder& builder, const ChunkStamps& stamps, const StepLabels& labels) {
+  const TemplateStamp& layer = stamps.layer(std::max<std::int64_t>(stamps.first_layer - 1, 0));
   MicroBatchScript script;
   const auto add = [&](SlotIndex slot, LabelId role) {
     const Bytes size = layer.source->slots[at(slot)].size;
@@ -679,7 +675,7 @@ MicroBatchScript handed_on(OpGraphBuilder& builder, const TemplateStamp& layer, 
 
 MicroBatchScript make_script(OpGraphBuilder& builder, const ChunkStamps& stamps, const PlacementPlan& plan,
                              std::span<const UnitResidents> residents, const StepLabels& labels, const ScriptOptions& options) {
-  if (stamps.units() == 0) return handed_on(builder, stamps.layer, labels);
+  if (stamps.units() == 0) return handed_on(builder, stamps, labels);
   PlanReplay replay(builder, stamps, plan, residents, labels, options);
   replay.forward(plan);
   replay.backward(plan);

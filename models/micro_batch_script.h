@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "models/data_parallel.h"
+#include "models/optimizer_phase.h"
 #include "models/pipeline_schedule.h"
 #include "models/placement_plan.h"
 #include "models/resident_storages.h"
@@ -32,7 +33,8 @@ struct ScriptOp {
   LabelId kind;
   Phase phase = Phase::kForward;
   PassStream stream = PassStream::kCompute;
-  bool queued = false;                                 // takes the stream's communicator; on the compute stream, the tensor-parallel one
+  bool queued = false;                                 // takes the stream's communicator; on the compute stream, its group's
+  Group group = Group::kTensor;                        // of one that is queued on the compute stream
   bool awaits_input = false, awaits_gradient = false;  // waits for the transfer of the chunk's input, of its output's gradient
   bool after_compute = false;                          // waits for the compute stream as the stage has it so far
   CopyEngine engine = CopyEngine::kNone;               // a copy's
@@ -76,28 +78,42 @@ struct MicroBatchScript {
 
 // A run of layers with what stands before and behind it.
 struct ChunkStamps {
-  const TemplateStamp& layer;
+  std::span<const TemplateStamp> kinds;      // of layers
+  std::span<const std::int32_t> kind_of;     // by layer of the model; empty: all the first
   const TemplateStamp* embedding = nullptr;  // null: the input comes from another chunk
   const TemplateStamp* head = nullptr;       // null: the output goes to another chunk
   std::span<const BatchTensor> batch;
+  std::size_t shared = 0;  // tensors and gradients that layers share by name
   std::int64_t first_layer = 0, layers = 0;
-  bool ties_head = false;  // the head uses the embedding's table
+  bool ties_head = false;  // the head or a layer uses the embedding's table
 
   std::size_t units() const { return static_cast<std::size_t>(layers) + (embedding != nullptr) + (head != nullptr); }
+  // By layer of the model.
+  const TemplateStamp& layer(std::int64_t number) const {
+    return kinds[kind_of.empty() ? 0 : static_cast<std::size_t>(kind_of[static_cast<std::size_t>(number)])];
+  }
+  // Of the model; -1: the embedding or the head.
+  std::int32_t layer_of(std::size_t unit) const {
+    const std::int64_t index = static_cast<std::int64_t>(unit) - (embedding != nullptr);
+    return index >= 0 && index < layers ? static_cast<std::int32_t>(first_layer + index) : -1;
+  }
   const TemplateStamp& unit(std::size_t number) const {
     if (number == 0 && embedding != nullptr) return *embedding;
-    return number + 1 == units() && head != nullptr ? *head : layer;
+    if (number + 1 == units() && head != nullptr) return *head;
+    return layer(first_layer + static_cast<std::int64_t>(number) - (embedding != nullptr));
   }
 };
 
 struct ScriptOptions {
-  bool defers_weight_gradients = false;     // into a pass of their own
-  bool keeps_output = false;                // the chunk's output lives until its backward pass
-  std::optional<Collective> input_gather;   // received inputs and gradients come in parts that this all-gather joins
-  const UnitSharding* sharding = nullptr;   // ZeRO 2 and 3
-  std::span<const GradientBucket> buckets;  // reduced beside the backward pass: of the last micro-batch
-  bool reduces = true;                      // sharded gradients: whether this micro-batch's backward reduces them
-  OffloadSchedule offload;                  // how the plan's copies are made
+  bool defers_weight_gradients = false;            // into a pass of their own
+  bool defers_head = false;                        // likewise those ops of the head alone that its template marks
+  bool keeps_output = false;                       // the chunk's output lives until its backward pass
+  std::optional<Collective> input_gather;          // received inputs and gradients come in parts that this all-gather joins
+  const UnitSharding* sharding = nullptr;          // ZeRO 2 and 3
+  std::span<const GradientBucket> buckets;         // reduced beside the backward pass: of the last micro-batch
+  std::vector<std::vector<UpdateKernel>> updates;  // by unit: run behind its backward ops; empty: the optimizer follows the passes
+  bool reduces = true;                             // sharded gradients: whether this micro-batch's backward reduces them
+  OffloadSchedule offload;                         // how the plan's copies are made
 };
 
 // Embedding forward, plan.forward, head forward; head backward, plan.backward, embedding backward. The batch is claimed by the first op.

@@ -1,30 +1,38 @@
 #include "models/mlp_block.h"
 
+#include <utility>
+
+#include "sim/check.h"
+
 namespace stepsim {
 
 namespace {
 
 constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
-constexpr const char* kMlp = "mlp";
-constexpr const char* kActivation = "mlp,act";  // policies that drop the activation's output
 
 bool eager_activation(const TemplateContext& context) { return !context.framework.fused_bias_activation; }
+bool is_routed(const MlpForm& form) { return form.experts > 0; }
 
-// A product and, where the activation does not add it, its bias.
-SlotIndex product_forward(TemplateBuilder& builder, const Linear& linear, SlotIndex input) {
-  const DeviceShape& shape = builder.shape();
+Linear product(TemplateBuilder& builder, const MlpForm& form, const std::string& name, std::int64_t inputs, std::int64_t outputs) {
+  const std::string whole = form.prefix + name;
+  if (is_routed(form)) return make_expert_linear(builder, whole, form.module, inputs, outputs, form.rows, form.bias);
+  return make_linear(builder, whole, form.module, inputs, outputs, form.bias);
+}
+
+// A product and, where the activation does not add it, its bias. `cast`: of the other product of the same input.
+SlotIndex product_forward(TemplateBuilder& builder, const MlpForm& form, Linear& linear, SlotIndex input, const Linear* cast) {
   const bool separate_bias = linear.bias.present() && eager_activation(builder.context());
   const std::string output_name = linear.name + " output";
   if (!separate_bias) {
-    const SlotIndex output = builder.activation(output_name, {shape.tokens, linear.outputs}, kMlp);
-    linear_forward(builder, linear, input, output);
+    const SlotIndex output = builder.activation(output_name, {form.rows, linear.outputs}, form.module);
+    linear_forward(builder, linear, input, output, cast);
     return output;
   }
-  const SlotIndex product = builder.activation(linear.name + " product", {shape.tokens, linear.outputs}, kMlp);
-  linear_forward(builder, linear, input, product);
-  const SlotIndex output = builder.activation(output_name, {shape.tokens, linear.outputs}, kMlp);
+  const SlotIndex product = builder.activation(linear.name + " product", {form.rows, linear.outputs}, form.module);
+  linear_forward(builder, linear, input, product, cast);
+  const SlotIndex output = builder.activation(output_name, {form.rows, linear.outputs}, form.module);
   builder.pass(kForward, {.name = linear.name + " bias",
-                          .module = kMlp,
+                          .module = form.module,
                           .reads = {product, linear.bias.value},
                           .writes = {output},
                           .updates = {},
@@ -33,58 +41,95 @@ SlotIndex product_forward(TemplateBuilder& builder, const Linear& linear, SlotIn
 }
 
 void first_forward(TemplateBuilder& builder, MlpBlock& block) {
-  const DeviceShape& shape = builder.shape();
   const TemplateContext& context = builder.context();
-  const bool bias = context.model.linear_bias;
+  const MlpForm& form = block.form;
+  const std::int64_t hidden = builder.shape().hidden;
   if (!context.model.gated()) {
-    block.first = {make_linear(builder, "fc1", kMlp, shape.hidden, shape.ffn, bias)};
+    block.first = {product(builder, form, "fc1", hidden, form.ffn)};
   } else if (context.framework.fused_gate_up) {
-    block.first = {make_linear(builder, "gate and up", kMlp, shape.hidden, 2 * shape.ffn, bias)};
+    block.first = {product(builder, form, "gate and up", hidden, 2 * form.ffn)};
   } else {
-    block.first = {make_linear(builder, "gate", kMlp, shape.hidden, shape.ffn, bias),
-                   make_linear(builder, "up", kMlp, shape.hidden, shape.ffn, bias)};
+    block.first.push_back(product(builder, form, "gate", hidden, form.ffn));
+    block.first.push_back(product(builder, form, "up", hidden, form.ffn));
   }
-  for (const Linear& linear : block.first) block.first_outputs.push_back(product_forward(builder, linear, block.input.product));
+  for (Linear& linear : block.first) {
+    const Linear* const cast = &linear == &block.first.front() ? nullptr : &block.first.front();
+    block.first_outputs.push_back(product_forward(builder, form, linear, block.input.product, cast));
+  }
   if (!context.model.gated()) return;
   if (block.first.size() == 2) {
     block.gate = block.first_outputs[0];
     block.up = block.first_outputs[1];
   } else {
-    block.gate = builder.view("gate output", block.first_outputs[0], {shape.tokens, shape.ffn});
-    block.up = builder.view("up output", block.first_outputs[0], {shape.tokens, shape.ffn});
+    block.gate = builder.view(form.prefix + "gate output", block.first_outputs[0], {form.rows, form.ffn});
+    block.up = builder.view(form.prefix + "up output", block.first_outputs[0], {form.rows, form.ffn});
   }
+}
+
+// Whether one kernel scales by the probabilities too: Megatron-LM's fused_bias_swiglu.py weighted_bias_swiglu_impl; of other activations
+// since 2025-04 it makes the product in a kernel of its own (moe/experts.py).
+bool scales_in_activation(const TemplateContext& context, const MlpForm& form) {
+  const bool fused = context.model.gated() ? !eager_activation(context) : !context.framework.copies_expert_probabilities;
+  return form.probabilities != kNoSlot && fused;
+}
+
+// act(gate) * up: the product's backward needs both factors.
+void eager_gated_forward(TemplateBuilder& builder, MlpBlock& block) {
+  const MlpForm& form = block.form;
+  block.activated_gate = builder.activation(form.prefix + "activated gate", {form.rows, form.ffn}, form.activation_module);
+  builder.pass(kForward, {.name = form.prefix + "gate activation",
+                          .module = form.module,
+                          .reads = {block.gate},
+                          .writes = {block.activated_gate},
+                          .updates = {},
+                          .holds = {}});
+  builder.pass(kForward, {.name = form.prefix + "gate product",
+                          .module = form.module,
+                          .reads = {block.activated_gate, block.up},
+                          .writes = {block.activation_output},
+                          .updates = {},
+                          .holds = {}});
 }
 
 void activation_forward(TemplateBuilder& builder, MlpBlock& block) {
-  const DeviceShape& shape = builder.shape();
   const TemplateContext& context = builder.context();
-  block.activation_output = builder.activation("activation output", {shape.tokens, shape.ffn}, kActivation);
+  const MlpForm& form = block.form;
+  block.activation_output = builder.activation(form.prefix + "activation output", {form.rows, form.ffn}, form.activation_module);
   if (context.model.gated() && eager_activation(context)) {
-    // act(gate) * up: the product's backward needs both factors.
-    block.activated_gate = builder.activation("activated gate", {shape.tokens, shape.ffn}, kActivation);
-    builder.pass(
-        kForward,
-        {.name = "gate activation", .module = kMlp, .reads = {block.gate}, .writes = {block.activated_gate}, .updates = {}, .holds = {}});
-    builder.pass(kForward, {.name = "gate product",
-                            .module = kMlp,
-                            .reads = {block.activated_gate, block.up},
-                            .writes = {block.activation_output},
-                            .updates = {},
-                            .holds = {}});
+    eager_gated_forward(builder, block);
     return;
   }
-  KernelPass pass{
-      .name = "activation", .module = kMlp, .reads = block.first_outputs, .writes = {block.activation_output}, .updates = {}, .holds = {}};
+  KernelPass pass{.name = form.prefix + "activation",
+                  .module = form.module,
+                  .reads = block.first_outputs,
+                  .writes = {block.activation_output},
+                  .updates = {},
+                  .holds = {}};
   for (const Linear& linear : block.first) {
     if (linear.bias.present() && !eager_activation(context)) pass.reads.push_back(linear.bias.value);
   }
+  if (scales_in_activation(context, form)) pass.reads.push_back(form.probabilities);
   builder.pass(kForward, std::move(pass));
 }
 
-void bias_backward(TemplateBuilder& builder, const Linear& linear, SlotIndex output_gradient) {
+// Returns what the last product reads.
+SlotIndex weighted_forward(TemplateBuilder& builder, MlpBlock& block) {
+  const MlpForm& form = block.form;
+  if (form.probabilities == kNoSlot || scales_in_activation(builder.context(), form)) return block.activation_output;
+  block.weighted = builder.activation(form.prefix + "weighted output", {form.rows, form.ffn}, form.activation_module);
+  builder.pass(kForward, {.name = form.prefix + "probability product",
+                          .module = form.module,
+                          .reads = {block.activation_output, form.probabilities},
+                          .writes = {block.weighted},
+                          .updates = {},
+                          .holds = {}});
+  return block.weighted;
+}
+
+void bias_backward(TemplateBuilder& builder, const MlpForm& form, const Linear& linear, SlotIndex output_gradient) {
   if (!linear.bias.present()) return;
   builder.pass(kBackward, {.name = linear.name + " bias gradient",
-                           .module = kMlp,
+                           .module = form.module,
                            .reads = {output_gradient},
                            .writes = {},
                            .updates = {linear.bias.gradient},
@@ -93,76 +138,164 @@ void bias_backward(TemplateBuilder& builder, const Linear& linear, SlotIndex out
 
 // Gradients of the two factors, then of the gate, then their concatenation where gate and up are one product.
 std::vector<SlotIndex> eager_gated_backward(TemplateBuilder& builder, const MlpBlock& block, SlotIndex gradient) {
-  const DeviceShape& shape = builder.shape();
-  const SlotIndex activated = builder.gradient("activated gate gradient", {shape.tokens, shape.ffn});
-  const SlotIndex up = builder.gradient("up gradient", {shape.tokens, shape.ffn});
-  builder.pass(kBackward, {.name = "gate product backward",
-                           .module = kMlp,
+  const MlpForm& form = block.form;
+  const SlotIndex activated = builder.gradient(form.prefix + "activated gate gradient", {form.rows, form.ffn});
+  const SlotIndex up = builder.gradient(form.prefix + "up gradient", {form.rows, form.ffn});
+  builder.pass(kBackward, {.name = form.prefix + "gate product backward",
+                           .module = form.module,
                            .reads = {gradient, block.activated_gate, block.up},
                            .writes = {activated, up},
                            .updates = {},
                            .holds = {}});
-  const SlotIndex gate = builder.gradient("gate gradient", {shape.tokens, shape.ffn});
-  builder.pass(
-      kBackward,
-      {.name = "gate activation backward", .module = kMlp, .reads = {activated, block.gate}, .writes = {gate}, .updates = {}, .holds = {}});
+  const SlotIndex gate = builder.gradient(form.prefix + "gate gradient", {form.rows, form.ffn});
+  builder.pass(kBackward, {.name = form.prefix + "gate activation backward",
+                           .module = form.module,
+                           .reads = {activated, block.gate},
+                           .writes = {gate},
+                           .updates = {},
+                           .holds = {}});
   if (block.first.size() == 2) return {gate, up};
-  const SlotIndex joint = builder.gradient("gate and up gradient", {shape.tokens, 2 * shape.ffn});
-  builder.pass(
-      kBackward,
-      {.name = "gate and up gradient concatenation", .module = kMlp, .reads = {gate, up}, .writes = {joint}, .updates = {}, .holds = {}});
+  const SlotIndex joint = builder.gradient(form.prefix + "gate and up gradient", {form.rows, 2 * form.ffn});
+  builder.pass(kBackward, {.name = form.prefix + "gate and up gradient concatenation",
+                           .module = form.module,
+                           .reads = {gate, up},
+                           .writes = {joint},
+                           .updates = {},
+                           .holds = {}});
   return {joint};
 }
 
-// Gradients of the first products' outputs.
-std::vector<SlotIndex> activation_backward(TemplateBuilder& builder, const MlpBlock& block, SlotIndex gradient) {
-  const DeviceShape& shape = builder.shape();
+SlotIndex add_probability_gradient(TemplateBuilder& builder, const MlpForm& form) {
+  return builder.add({.name = form.prefix + "probability gradient",
+                      .kind = SlotKind::kGradient,
+                      .size = {},
+                      .shape = {form.rows},
+                      .dtype = DType::kFp32,
+                      .role = Role::kActivationGradients,
+                      .module = ""});
+}
+
+struct ActivationGradients {
+  std::vector<SlotIndex> first;  // of the first products' outputs
+  SlotIndex probabilities = kNoSlot;
+};
+
+void fused_backward(TemplateBuilder& builder, const MlpBlock& block, SlotIndex gradient, ActivationGradients& gradients) {
   const TemplateContext& context = builder.context();
+  const MlpForm& form = block.form;
+  KernelPass pass{.name = form.prefix + "activation backward",
+                  .module = form.module,
+                  .reads = block.first_outputs,
+                  .writes = {},
+                  .updates = {},
+                  .holds = {}};
+  pass.reads.push_back(gradient);
+  for (const Linear& linear : block.first) {
+    gradients.first.push_back(builder.gradient(linear.name + " gradient", {form.rows, linear.outputs}));
+    if (!linear.bias.present() || eager_activation(context)) continue;
+    pass.reads.push_back(linear.bias.value);
+    pass.updates.push_back(linear.bias.gradient);
+    pass.further_reads += builder.size(gradients.first.back());  // the sum over tokens reads what was just written
+  }
+  pass.writes = gradients.first;
+  if (scales_in_activation(context, form)) {
+    gradients.probabilities = add_probability_gradient(builder, form);
+    pass.reads.push_back(form.probabilities);
+    pass.writes.push_back(gradients.probabilities);
+  }
+  builder.pass(kBackward, std::move(pass));
+}
+
+ActivationGradients activation_backward(TemplateBuilder& builder, const MlpBlock& block, SlotIndex gradient) {
+  const TemplateContext& context = builder.context();
+  const MlpForm& form = block.form;
   const bool eager = eager_activation(context);
-  std::vector<SlotIndex> gradients;
+  ActivationGradients gradients;
+  if (block.weighted != kNoSlot) {
+    const SlotIndex unscaled = builder.gradient(form.prefix + "activation gradient, unscaled", {form.rows, form.ffn});
+    gradients.probabilities = add_probability_gradient(builder, form);
+    builder.pass(kBackward, {.name = form.prefix + "probability product backward",
+                             .module = form.module,
+                             .reads = {gradient, block.activation_output, form.probabilities},
+                             .writes = {unscaled, gradients.probabilities},
+                             .updates = {},
+                             .holds = {}});
+    gradient = unscaled;
+  }
   if (eager && context.model.gated()) {
-    gradients = eager_gated_backward(builder, block, gradient);
+    gradients.first = eager_gated_backward(builder, block, gradient);
   } else {
-    KernelPass pass{.name = "activation backward", .module = kMlp, .reads = block.first_outputs, .writes = {}, .updates = {}, .holds = {}};
-    pass.reads.push_back(gradient);
-    for (const Linear& linear : block.first) {
-      gradients.push_back(builder.gradient(linear.name + " gradient", {shape.tokens, linear.outputs}));
-      if (!linear.bias.present() || eager) continue;
-      pass.reads.push_back(linear.bias.value);
-      pass.updates.push_back(linear.bias.gradient);
-      pass.further_reads += builder.size(gradients.back());  // the sum over tokens reads what was just written
-    }
-    pass.writes = gradients;
-    builder.pass(kBackward, std::move(pass));
+    fused_backward(builder, block, gradient, gradients);
   }
   if (eager) {
-    for (std::size_t i = 0; i < block.first.size(); ++i) bias_backward(builder, block.first[i], gradients[i]);
+    for (std::size_t i = 0; i < block.first.size(); ++i) bias_backward(builder, form, block.first[i], gradients.first[i]);
   }
   return gradients;
 }
 
+SlotIndex last_input(const MlpBlock& block) { return block.weighted != kNoSlot ? block.weighted : block.activation_output; }
+
+struct BlockGradients {
+  SlotIndex input = kNoSlot, probabilities = kNoSlot;
+};
+
+BlockGradients block_backward(TemplateBuilder& builder, const MlpBlock& block, SlotIndex output_gradient, bool reduce) {
+  const SlotIndex activation_gradient = row_backward(builder, block.second, last_input(block), output_gradient);
+  const ActivationGradients gradients = activation_backward(builder, block, activation_gradient);
+  std::vector<ColumnGradient> columns;
+  for (std::size_t i = 0; i < gradients.first.size(); ++i) {
+    columns.push_back({.linear = &block.first[i], .output_gradient = gradients.first[i]});
+  }
+  return {column_backward(builder, block.input, columns, kNoSlot, reduce), gradients.probabilities};
+}
+
 }  // namespace
 
-MlpBlock mlp_forward(TemplateBuilder& builder, const ColumnInput& input) {
-  const DeviceShape& shape = builder.shape();
-  const ModelSpec& model = builder.context().model;
-  MlpBlock block;
-  block.input = input;
+MlpForm dense_mlp(const TemplateBuilder& builder) {
+  const TemplateContext& context = builder.context();
+  STEPSIM_CHECK(context.model.ffn_hidden % context.parallel.tensor == 0);
+  return {.prefix = "",
+          .module = "mlp",
+          .activation_module = "mlp,act",
+          .ffn = builder.shape().ffn,
+          .rows = builder.shape().tokens,
+          .bias = context.model.linear_bias};
+}
+
+MlpBlock mlp_forward(TemplateBuilder& builder, const ColumnInput& input) { return mlp_forward(builder, dense_mlp(builder), input); }
+
+MlpBlock mlp_forward(TemplateBuilder& builder, const MlpForm& form, const ColumnInput& input) {
+  MlpBlock block{.form = form, .input = input, .first = {}, .first_outputs = {}, .second = {}};
   first_forward(builder, block);
   activation_forward(builder, block);
-  const std::string name = model.gated() ? "down" : "fc2";
-  block.second = make_linear(builder, name, kMlp, shape.ffn, shape.hidden, model.linear_bias);  // bias: replicated, added after the sum
-  block.output = builder.activation(name + " output", {shape.tokens, shape.hidden});
-  linear_forward(builder, block.second, block.activation_output, block.output);
+  const std::string name = builder.context().model.gated() ? "down" : "fc2";
+  const SlotIndex operand = weighted_forward(builder, block);
+  block.second = product(builder, form, name, form.ffn, builder.shape().hidden);  // bias: replicated, added after the sum
+  block.output =
+      builder.activation(form.prefix + name + " output", {form.rows, builder.shape().hidden}, is_routed(form) ? form.module : "");
+  linear_forward(builder, block.second, operand, block.output);
+  if (!is_routed(form) || !block.second.bias.present()) return block;
+  KernelPass pass{.name = form.prefix + name + " bias",
+                  .module = form.module,
+                  .reads = {block.second.bias.value},
+                  .writes = {},
+                  .updates = {block.output},
+                  .holds = {}};
+  if (form.probabilities != kNoSlot) pass.reads.push_back(form.probabilities);
+  builder.pass(kForward, std::move(pass));
   return block;
 }
 
 SlotIndex mlp_backward(TemplateBuilder& builder, const MlpBlock& block, SlotIndex output_gradient, bool reduce) {
-  const SlotIndex activation_gradient = row_backward(builder, block.second, block.activation_output, output_gradient);
-  const std::vector<SlotIndex> gradients = activation_backward(builder, block, activation_gradient);
-  std::vector<ColumnGradient> columns;
-  for (std::size_t i = 0; i < gradients.size(); ++i) columns.push_back({.linear = &block.first[i], .output_gradient = gradients[i]});
-  return column_backward(builder, block.input, columns, kNoSlot, reduce);
+  STEPSIM_CHECK(!is_routed(block.form));
+  return block_backward(builder, block, output_gradient, reduce).input;
+}
+
+ExpertGradients expert_mlp_backward(TemplateBuilder& builder, const MlpBlock& block, SlotIndex output_gradient) {
+  STEPSIM_CHECK(is_routed(block.form));
+  bias_backward(builder, block.form, block.second, output_gradient);
+  const BlockGradients gradients = block_backward(builder, block, output_gradient, false);
+  return {gradients.input, gradients.probabilities};
 }
 
 }  // namespace stepsim

@@ -1,15 +1,23 @@
 #include "models/norm_block.h"
 
+#include <vector>
+
+#include "models/eager_norm.h"
+
 namespace stepsim {
 
 NormBlock norm_forward(TemplateBuilder& builder, const std::string& name, const std::string& output_module, SlotIndex input) {
-  const DeviceShape& shape = builder.shape();
+  const std::vector<std::int64_t> shape = builder.slot(input).shape;
   const ModelSpec& model = builder.context().model;
   const bool centred = model.normalization == Normalization::kLayerNorm;
   NormBlock norm{.name = name, .input = input, .output = kNoSlot, .statistics = kNoSlot, .weight = {}, .bias = {}};
-  norm.weight = builder.weight(name + " weight", {shape.hidden});
-  if (centred && model.norm_bias) norm.bias = builder.weight(name + " bias", {shape.hidden});
-  norm.output = builder.activation(name + " output", {shape.local_tokens, shape.hidden}, output_module);
+  norm.weight = builder.weight(name + " weight", {shape.back()});
+  if (centred && model.norm_bias) norm.bias = builder.weight(name + " bias", {shape.back()});
+  if (is_eager_norm(builder.context())) {
+    eager_norm_forward(builder, norm, output_module);
+    return norm;
+  }
+  norm.output = builder.activation(name + " output", shape, output_module);
   KernelPass pass{.name = name,
                   .module = "",
                   .reads = {input, norm.weight.value},
@@ -23,7 +31,7 @@ NormBlock norm_forward(TemplateBuilder& builder, const std::string& name, const 
     norm.statistics = builder.add({.name = name + " statistics",
                                    .kind = SlotKind::kForward,
                                    .size = {},
-                                   .shape = {centred ? 2 : 1, shape.local_tokens},
+                                   .shape = {centred ? 2 : 1, shape.front()},
                                    .dtype = DType::kFp32,
                                    .module = ""});
     pass.writes.push_back(norm.statistics);
@@ -33,8 +41,8 @@ NormBlock norm_forward(TemplateBuilder& builder, const std::string& name, const 
 }
 
 SlotIndex norm_backward(TemplateBuilder& builder, const NormBlock& norm, SlotIndex output_gradient) {
-  const DeviceShape& shape = builder.shape();
-  const SlotIndex gradient = builder.gradient(norm.name + " input gradient", {shape.local_tokens, shape.hidden});
+  if (is_eager_norm(builder.context())) return eager_norm_backward(builder, norm, output_gradient);
+  const SlotIndex gradient = builder.gradient(norm.name + " input gradient", builder.slot(norm.input).shape);
   KernelPass input_pass{.name = norm.name + " backward",
                         .module = "",
                         .reads = {output_gradient, norm.input, norm.weight.value},

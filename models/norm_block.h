@@ -1,4 +1,4 @@
-// LayerNorm or RMSNorm over the hidden dimension, forward and backward. Knows no block around it.
+// LayerNorm or RMSNorm over the last dimension, forward and backward. Knows no block around it.
 #pragma once
 
 #include <string>
@@ -12,6 +12,7 @@ struct NormBlock {
   SlotIndex input = kNoSlot, output = kNoSlot;
   SlotIndex statistics = kNoSlot;  // fp32 per token; none where the framework's accounting has none
   Weight weight, bias;
+  SlotIndex copy = kNoSlot, normalised = kNoSlot;  // of an eager one: the input in fp32, and what the weight multiplies
 };
 
 // `output_module`: whose policies drop the output. The ops have no module: such a policy discards outputs and keeps the statistics that the

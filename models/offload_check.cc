@@ -20,18 +20,48 @@ void check_range(const std::string& flag, std::int64_t found, std::int64_t least
   if (found < least || found > most) refuse(flag, fmt::format("found {}, wanted {} to {}{}", found, least, most, why));
 }
 
-void check_name(const std::string& flag, const std::string& name, const LayerTemplate& layer, const SlotTable& table, RowSlots& slots) {
-  if (!slots.of(name, true).empty()) return;
-  for (SlotIndex slot = 0; at(slot) < layer.slots.size(); ++slot) {
-    const SlotIndex root = table.root[at(slot)];
-    if (layer.slots[at(slot)].name != name || root == slot) continue;
-    refuse(flag, fmt::format("found \"{}\", a view whose copy frees nothing, wanted its storage \"{}\"", name, layer.slots[at(root)].name));
+void add_once(std::vector<std::string>& names, const std::string& name) {
+  if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+}
+
+std::vector<std::string> module_names(const LayerStack& stack) {
+  std::vector<std::string> names;
+  for (std::int32_t kind = 0; kind < stack.kinds(); ++kind) {
+    for (const OffloadModule& module : offload_modules(stack.kind(kind), stack.kind_table(kind))) add_once(names, module.name);
   }
-  const std::vector<std::string> names = offload_names(layer, table);
-  refuse(flag,
-         fmt::format("found \"{}\", wanted \"*\", a module ({}) or a saved tensor of a layer{}", name,
-                     fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(offload_modules(layer, table).size()), ", "),
-                     suggestion(name, names)));
+  return names;
+}
+
+std::vector<std::string> tensor_names(const LayerStack& stack) {
+  std::vector<std::string> names;
+  for (std::int32_t kind = 0; kind < stack.kinds(); ++kind) {
+    const LayerTemplate& layer = stack.kind(kind);
+    const SlotTable& table = stack.kind_table(kind);
+    for (SlotIndex root = 0; at(root) < layer.slots.size(); ++root) {
+      const Slot& slot = layer.slots[at(root)];
+      if (table.saved[at(root)] && root != table.output && slot.kind != SlotKind::kBatch) add_once(names, slot.name);
+    }
+  }
+  return names;
+}
+
+// `slots`: by kind; one of them has the name.
+void check_name(const std::string& flag, const std::string& name, const LayerStack& stack, std::vector<RowSlots>& slots) {
+  if (std::any_of(slots.begin(), slots.end(), [&](RowSlots& kind) { return !kind.of(name, true).empty(); })) return;
+  for (std::int32_t kind = 0; kind < stack.kinds(); ++kind) {
+    const LayerTemplate& layer = stack.kind(kind);
+    for (SlotIndex slot = 0; at(slot) < layer.slots.size(); ++slot) {
+      const SlotIndex root = stack.kind_table(kind).root[at(slot)];
+      if (layer.slots[at(slot)].name != name || root == slot) continue;
+      refuse(flag,
+             fmt::format("found \"{}\", a view whose copy frees nothing, wanted its storage \"{}\"", name, layer.slots[at(root)].name));
+    }
+  }
+  const std::vector<std::string> modules = module_names(stack), tensors = tensor_names(stack);
+  std::vector<std::string> names = modules;
+  names.insert(names.end(), tensors.begin(), tensors.end());
+  refuse(flag, fmt::format("found \"{}\", wanted \"*\", a module ({}) or a saved tensor of a layer{}", name, fmt::join(modules, ", "),
+                           suggestion(name, names)));
 }
 
 void check_schedule(const OffloadSchedule& schedule) {
@@ -55,31 +85,21 @@ void check_selection(const OffloadSelection& selection, std::int64_t layers) {
 
 }  // namespace
 
-std::vector<std::string> offload_names(const LayerTemplate& layer, const SlotTable& table) {
-  std::vector<std::string> names;
-  for (const OffloadModule& module : offload_modules(layer, table)) names.push_back(module.name);
-  for (SlotIndex root = 0; at(root) < layer.slots.size(); ++root) {
-    const Slot& slot = layer.slots[at(root)];
-    if (table.saved[at(root)] && root != table.output && slot.kind != SlotKind::kBatch) names.push_back(slot.name);
-  }
-  return names;
-}
-
-std::vector<std::string> check_offload(const PlacementPolicy& policy, const LayerTemplate& layer, const SlotTable& table,
-                                       std::int64_t layers) {
-  RowSlots slots(layer, table);
+std::vector<std::string> check_offload(const PlacementPolicy& policy, const LayerStack& stack) {
+  std::vector<RowSlots> slots;
+  for (std::int32_t kind = 0; kind < stack.kinds(); ++kind) slots.emplace_back(stack.kind(kind), stack.kind_table(kind));
   const OffloadPolicy& offload = policy.offload;
-  for (const std::string& name : offload.selection.names) check_name("--offload-modules", name, layer, table, slots);
+  for (const std::string& name : offload.selection.names) check_name("--offload-modules", name, stack, slots);
   for (const PlacementRow& row : policy.rows) {
     if (row.action == PlacementAction::kOffload) {
-      check_name("--placement", row.module_or_slot, layer, table, slots);
+      check_name("--placement", row.module_or_slot, stack, slots);
       check_range("--placement", row.of_slices, 1, kMostSlices, " slices");
       check_range("--placement", row.slices, 1, row.of_slices, " slices of a tensor");
     } else if (row.of_slices != 1) {
       refuse("--placement", "found slices of a tensor that is not offloaded, wanted action offload");
     }
   }
-  check_selection(offload.selection, layers);
+  check_selection(offload.selection, stack.layers());
   check_schedule(offload.schedule);
   std::vector<std::string> warnings;
   if (!policy.offloads()) return warnings;

@@ -75,7 +75,7 @@ std::vector<OffloadModule> offload_modules(const LayerTemplate& layer, const Slo
       if (!belongs(layer.backward[op], each)) continue;
       module.last_backward = static_cast<std::int32_t>(op);
       for (const SlotIndex root : table.backward_needs[op]) {
-        if (root == table.output || layer.slots[at(root)].kind == SlotKind::kBatch) continue;
+        if (root == table.output || table.shared[at(root)] || layer.slots[at(root)].kind == SlotKind::kBatch) continue;
         if (std::find(module.saved.begin(), module.saved.end(), root) == module.saved.end()) module.saved.push_back(root);
       }
     }

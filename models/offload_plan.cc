@@ -28,13 +28,13 @@ struct BackwardPlace {
 // What the offload policy has to know of a plan.
 class PlanReading {
  public:
-  PlanReading(const PlacementPlan& plan, const SlotTable& table, std::int64_t layers)
+  PlanReading(const PlacementPlan& plan, const LayerStack& stack)
       : plan_(plan),
-        table_(table),
-        width_(table.root.size()),
-        dropped_(at_layers(layers), false),
-        need_(at_layers(layers)),
-        backward_steps_(static_cast<std::size_t>(layers)) {
+        stack_(stack),
+        begins_(stack.slot_begins()),
+        dropped_(begins_.back(), false),
+        need_(begins_.back()),
+        backward_steps_(static_cast<std::size_t>(stack.layers())) {
     for (const PlanStep& step : plan.forward) {
       if (step.verb == PlanVerb::kDrop) dropped_[place(step.layer, step.first)] = true;
     }
@@ -46,7 +46,9 @@ class PlanReading {
   bool dropped(std::int32_t layer, SlotIndex root) const {
     if (dropped_[place(layer, root)]) return true;
     // A layer's input may be dropped as the output of the layer before.
-    return root == table_.input && layer > 0 && table_.output != kNoSlot && dropped_[place(layer - 1, table_.output)];
+    if (layer == 0 || root != stack_.table(layer).input) return false;
+    const SlotIndex output = stack_.table(layer - 1).output;
+    return output != kNoSlot && dropped_[place(layer - 1, output)];
   }
   // The first op of the backward plan that reads it.
   std::optional<BackwardPlace> need(std::int32_t layer, SlotIndex root) const { return need_[place(layer, root)]; }
@@ -56,6 +58,13 @@ class PlanReading {
   BackwardPlace visit_before(BackwardPlace place, std::int64_t lookahead) const {
     const std::int64_t visit = visit_of_step_[at(place.step)] - lookahead;
     return visit < 0 ? begin_ : visits_[static_cast<std::size_t>(visit)];
+  }
+
+  // Before a layer's first backward op.
+  std::optional<BackwardPlace> begin_of(std::int32_t layer) const {
+    if (backward_steps_[at(layer)].empty()) return std::nullopt;
+    const std::int32_t index = backward_steps_[at(layer)].front();
+    return BackwardPlace{index, plan_.backward[at(index)].first};
   }
 
   // After an op of a layer's backward.
@@ -68,8 +77,7 @@ class PlanReading {
   }
 
  private:
-  std::size_t at_layers(std::int64_t layers) const { return static_cast<std::size_t>(layers) * width_; }
-  std::size_t place(std::int32_t layer, SlotIndex root) const { return at(layer) * width_ + at(root); }
+  std::size_t place(std::int32_t layer, SlotIndex root) const { return begins_[at(layer)] + at(root); }
   static std::int32_t first_of(const PlanStep& step) { return step.verb == PlanVerb::kDrop ? 0 : step.first; }
 
   void read_step(std::int32_t index) {
@@ -80,7 +88,8 @@ class PlanReading {
     if (step.verb == PlanVerb::kDrop) return;
     if (step.verb == PlanVerb::kBackward) backward_steps_[at(step.layer)].push_back(index);
     for (std::int32_t op = step.first; op <= step.last; ++op) {
-      const auto& needs = step.verb == PlanVerb::kForward ? table_.forward_needs[at(op)] : table_.backward_needs[at(op)];
+      const SlotTable& table = stack_.table(step.layer);
+      const auto& needs = step.verb == PlanVerb::kForward ? table.forward_needs[at(op)] : table.backward_needs[at(op)];
       for (const SlotIndex root : needs) note(step.layer, root, {index, op});
     }
   }
@@ -91,8 +100,8 @@ class PlanReading {
   }
 
   const PlacementPlan& plan_;
-  const SlotTable& table_;
-  std::size_t width_;
+  const LayerStack& stack_;
+  std::vector<std::size_t> begins_;                        // by layer
   std::vector<bool> dropped_;                              // by layer and root
   std::vector<std::optional<BackwardPlace>> need_;         // by layer and root
   std::vector<std::vector<std::int32_t>> backward_steps_;  // by layer
@@ -149,15 +158,12 @@ NamedGroup named_group(const LayerTemplate& layer, const SlotTable& table, const
 
 class Selecting {
  public:
-  Selecting(const PlacementPlan& plan, const LayerTemplate& layer, std::int64_t layers, const PlacementPolicy& policy, std::int64_t stage)
-      : layer_(layer),
-        table_(layer),
-        layers_(static_cast<std::int32_t>(layers)),
-        policy_(policy),
-        stage_(stage),
-        reading_(plan, table_, layers),
-        places_(slot_places(layer, table_)),
-        slots_(layer, table_) {
+  Selecting(const PlacementPlan& plan, const LayerStack& stack, const PlacementPolicy& policy, std::int64_t stage)
+      : stack_(stack), layers_(static_cast<std::int32_t>(stack.layers())), policy_(policy), stage_(stage), reading_(plan, stack) {
+    for (std::int32_t kind = 0; kind < stack.kinds(); ++kind) {
+      places_.push_back(slot_places(stack.kind(kind), stack.kind_table(kind)));
+      slots_.emplace_back(stack.kind(kind), stack.kind_table(kind));
+    }
     for (const std::string& name : policy.offload.selection.names) add_group(name);
   }
 
@@ -174,22 +180,33 @@ class Selecting {
     return std::move(moved_);
   }
 
-  const NamedGroup& group(const MovedTensor& tensor) const { return groups_[at(tensor.name)]; }
+  // A tensor's group as `layer` has it: its last ops are -1 where the layer has nothing of the name.
+  const NamedGroup& group(const MovedTensor& tensor, std::int32_t layer) const {
+    return groups_[at(tensor.name)][at(stack_.kind_of(layer))];
+  }
   const PlanReading& reading() const { return reading_; }
-  const SlotPlaces& places() const { return places_; }
-  const SlotTable& table() const { return table_; }
+  const SlotPlaces& places(std::int32_t layer) const { return places_[at(stack_.kind_of(layer))]; }
+  // The tensor's counterpart in another layer, of the same name; none if that is of a kind that has none.
+  std::optional<SlotIndex> counterpart(const MovedTensor& tensor, std::int32_t layer) const {
+    if (stack_.kind_of(tensor.layer) == stack_.kind_of(layer)) return tensor.root;
+    const std::vector<Slot>& slots = stack_.layer(layer).slots;
+    const std::string& name = stack_.layer(tensor.layer).slots[at(tensor.root)].name;
+    const auto found = std::find_if(slots.begin(), slots.end(), [&](const Slot& slot) { return slot.name == name; });
+    if (found == slots.end()) return std::nullopt;
+    return stack_.table(layer).root[static_cast<std::size_t>(found - slots.begin())];
+  }
 
   // The forward op of its layer after which its copy is issued, where that is in its own layer.
   std::int32_t issue_op(const MovedTensor& tensor) const {
-    const std::int32_t made = places_.made[at(tensor.root)];
+    const std::int32_t made = places(tensor.layer).made[at(tensor.root)];
     switch (policy_.offload.schedule.copy_out) {
       case CopyOutPlace::kProduction:
         return made;
       case CopyOutPlace::kModuleEnd:
-        return std::max(made, group(tensor).last_forward);
+        return std::max(made, group(tensor, tensor.layer).last_forward);
       case CopyOutPlace::kLayerEnd:
       case CopyOutPlace::kNextLayer:
-        return static_cast<std::int32_t>(layer_.forward.size()) - 1;
+        return static_cast<std::int32_t>(stack_.layer(tensor.layer).forward.size()) - 1;
     }
     check_failed("place of a copy", __FILE__, __LINE__);
   }
@@ -199,25 +216,32 @@ class Selecting {
     const auto known = std::find(names_.begin(), names_.end(), name);
     if (known != names_.end()) return static_cast<std::int32_t>(known - names_.begin());
     names_.push_back(name);
-    groups_.push_back(named_group(layer_, table_, places_, slots_, name));
+    std::vector<NamedGroup>& of_kinds = groups_.emplace_back();
+    for (std::int32_t kind = 0; kind < stack_.kinds(); ++kind) {
+      of_kinds.push_back(named_group(stack_.kind(kind), stack_.kind_table(kind), places_[at(kind)], slots_[at(kind)], name));
+    }
     return static_cast<std::int32_t>(names_.size()) - 1;
   }
 
   // Rows have the last word on a tensor; else the first name that selects it.
   void select() {
     const OffloadSelection& selection = policy_.offload.selection;
-    std::vector<std::int32_t> name_of(layer_.slots.size(), -1);
-    for (std::size_t name = groups_.size(); name-- > 0;) {
-      for (const SlotIndex root : groups_[name].roots) name_of[at(root)] = static_cast<std::int32_t>(name);
+    std::vector<std::vector<std::int32_t>> name_of;  // by kind and root
+    for (std::int32_t kind = 0; kind < stack_.kinds(); ++kind) {
+      name_of.emplace_back(stack_.kind(kind).slots.size(), -1);
+      for (std::size_t name = groups_.size(); name-- > 0;) {
+        for (const SlotIndex root : groups_[name][at(kind)].roots) name_of.back()[at(root)] = static_cast<std::int32_t>(name);
+      }
     }
-    const LastRows rows(layer_, table_, policy_.rows, layers_);
+    const LastRows rows(stack_, policy_.rows);
     const std::int64_t first = selection.first_layers > 0 ? std::min<std::int64_t>(selection.first_layers, layers_) : layers_;
     const std::int64_t end = std::min(first, layers_ - std::min<std::int64_t>(selection.keep_last_layers, layers_));
     for (std::int32_t layer = 0; layer < layers_; ++layer) {
-      for (SlotIndex root = 0; at(root) < layer_.slots.size(); ++root) {
+      const std::vector<std::int32_t>& name_of_root = name_of[at(stack_.kind_of(layer))];
+      for (SlotIndex root = 0; at(root) < name_of_root.size(); ++root) {
         const std::int32_t index = rows.row(layer, root);
         const PlacementRow* row = index == LastRows::kNone ? nullptr : &policy_.rows[at(index)];
-        MovedTensor tensor{.layer = layer, .root = root, .name = name_of[at(root)]};
+        MovedTensor tensor{.layer = layer, .root = root, .name = name_of_root[at(root)]};
         if (row != nullptr) {
           if (row->action != PlacementAction::kOffload) continue;
           tensor.name = add_group(row->module_or_slot);
@@ -231,18 +255,20 @@ class Selecting {
     }
   }
 
+  const Slot& slot(const MovedTensor& tensor) const { return stack_.layer(tensor.layer).slots[at(tensor.root)]; }
+
   std::int64_t bytes(const MovedTensor& tensor) const {
-    const std::int64_t whole = layer_.slots[at(tensor.root)].size.value;
+    const std::int64_t whole = slot(tensor).size.value;
     return tensor.slices == tensor.of_slices ? whole : whole / tensor.of_slices * tensor.slices;
   }
 
   void keep_small() {
     const OffloadSelection& selection = policy_.offload.selection;
     std::erase_if(moved_, [&](const MovedTensor& tensor) {
-      const Slot& slot = layer_.slots[at(tensor.root)];
-      const std::int64_t bits = bits_of(slot.dtype);
-      const std::int64_t elements = bits >= 8 ? slot.size.value / (bits / 8) : slot.size.value * (8 / bits);
-      return slot.size.value == 0 || elements < selection.least_elements || slot.size < selection.least_bytes;
+      const Slot& each = slot(tensor);
+      const std::int64_t bits = bits_of(each.dtype);
+      const std::int64_t elements = bits >= 8 ? each.size.value / (bits / 8) : each.size.value * (8 / bits);
+      return each.size.value == 0 || elements < selection.least_elements || each.size < selection.least_bytes;
     });
   }
 
@@ -297,16 +323,15 @@ class Selecting {
     moved_ = std::move(moved);
   }
 
-  const LayerTemplate& layer_;
-  SlotTable table_;
+  const LayerStack& stack_;
   std::int32_t layers_;
   const PlacementPolicy& policy_;
   std::int64_t stage_;
   PlanReading reading_;
-  SlotPlaces places_;
-  RowSlots slots_;
+  std::vector<SlotPlaces> places_;  // by kind
+  std::vector<RowSlots> slots_;     // likewise
   std::vector<std::string> names_;
-  std::vector<NamedGroup> groups_;  // by name
+  std::vector<std::vector<NamedGroup>> groups_;  // by name and kind
   std::vector<MovedTensor> moved_;
 };
 
@@ -363,7 +388,7 @@ class Placing {
   void place(std::size_t index) {
     const MovedTensor& tensor = moved_[index];
     add_forward(out_[index], static_cast<std::int64_t>(index), PlanVerb::kCopyOut, tensor);
-    const ForwardPlace end{layers_, -1}, read{tensor.layer, selecting_.places().last_read[at(tensor.root)]};
+    const ForwardPlace end{layers_, -1}, read{tensor.layer, selecting_.places(tensor.layer).last_read[at(tensor.root)]};
     const ForwardPlace earliest = std::max(out_[index], read);
     auto [wanted, order] = release_place(index);
     if (wanted > end && schedule_.in_place) return;  // backward finds it where it is
@@ -399,7 +424,7 @@ class Placing {
       case ReleasePlace::kLayerStart:
         return {layer < layers_ ? ForwardPlace{layer, -1} : ForwardPlace{layers_ + 1, -1}, kLast};
       case ReleasePlace::kSamePlace:
-        return {layer < layers_ ? ForwardPlace{layer, selecting_.places().made[at(tensor.root)]} : ForwardPlace{layers_ + 1, -1}, kLast};
+        return {layer < layers_ ? ForwardPlace{layer, made_in(tensor, layer)} : ForwardPlace{layers_ + 1, -1}, kLast};
       case ReleasePlace::kTensor: {
         const std::size_t by = index + static_cast<std::size_t>(schedule_.release_distance);
         if (by >= moved_.size()) return {{layers_ + 1, -1}, kLast};
@@ -407,6 +432,12 @@ class Placing {
       }
     }
     check_failed("place of a release", __FILE__, __LINE__);
+  }
+
+  // Where a later layer makes the tensor's counterpart; before its first op where it has none.
+  std::int32_t made_in(const MovedTensor& tensor, std::int32_t layer) const {
+    const std::optional<SlotIndex> root = selecting_.counterpart(tensor, layer);
+    return root ? selecting_.places(layer).made[at(*root)] : -1;
   }
 
   BackwardPlace in_place_of(const MovedTensor& tensor) const {
@@ -424,13 +455,24 @@ class Placing {
         if (*wanted != reading.begin()) ++wanted->op;
         break;
       case CopyInPlace::kModuleEnd:
-        if (layer < layers_) wanted = reading.after_backward(static_cast<std::int32_t>(layer), selecting_.group(tensor).last_backward);
+        if (layer < layers_) wanted = after_module(tensor, static_cast<std::int32_t>(layer));
         break;
       case CopyInPlace::kSamePlace:
-        if (layer < layers_) wanted = reading.need(static_cast<std::int32_t>(layer), tensor.root);
+        if (layer < layers_) wanted = counterpart_need(tensor, static_cast<std::int32_t>(layer));
         break;
     }
     return std::min(need, wanted.value_or(reading.begin()));
+  }
+
+  // A layer that has nothing of the name, or no such tensor, stands for it with its own begin.
+  std::optional<BackwardPlace> after_module(const MovedTensor& tensor, std::int32_t layer) const {
+    const std::int32_t last = selecting_.group(tensor, layer).last_backward;
+    return last < 0 && selecting_.group(tensor, tensor.layer).last_backward >= 0 ? selecting_.reading().begin_of(layer)
+                                                                                 : selecting_.reading().after_backward(layer, last);
+  }
+  std::optional<BackwardPlace> counterpart_need(const MovedTensor& tensor, std::int32_t layer) const {
+    const std::optional<SlotIndex> root = selecting_.counterpart(tensor, layer);
+    return root ? selecting_.reading().need(layer, *root) : selecting_.reading().begin_of(layer);
   }
 
   // When a group's copies are issued, compute waits for those of the group of the same name that came `in_flight` groups before.
@@ -523,15 +565,15 @@ class Placing {
 
 }  // namespace
 
-std::vector<MovedTensor> moved_tensors(const PlacementPlan& plan, const LayerTemplate& layer, std::int64_t layers,
-                                       const PlacementPolicy& policy, std::int64_t stage) {
-  return Selecting(plan, layer, layers, policy, stage).tensors();
+std::vector<MovedTensor> moved_tensors(const PlacementPlan& plan, const LayerStack& stack, const PlacementPolicy& policy,
+                                       std::int64_t stage) {
+  return Selecting(plan, stack, policy, stage).tensors();
 }
 
-PlacementPlan with_offload(PlacementPlan plan, const LayerTemplate& layer, std::int64_t layers, const PlacementPolicy& policy,
-                           std::int64_t stage) {
+PlacementPlan with_offload(PlacementPlan plan, const LayerStack& stack, const PlacementPolicy& policy, std::int64_t stage) {
   if (!policy.offloads() || plan.backward.empty()) return plan;
-  Selecting selecting(plan, layer, layers, policy, stage);
+  const std::int64_t layers = stack.layers();
+  Selecting selecting(plan, stack, policy, stage);
   const std::vector<MovedTensor> moved = selecting.tensors();
   if (moved.empty()) return plan;
   OffloadSchedule schedule = policy.offload.schedule;

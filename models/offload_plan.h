@@ -20,10 +20,13 @@ struct MovedTensor {
 
 // What the policy selects of what `plan` keeps until backward, in the order in which its copies out are issued. `stage` counts for
 // less_per_stage.
-std::vector<MovedTensor> moved_tensors(const PlacementPlan& plan, const LayerTemplate&, std::int64_t layers, const PlacementPolicy&,
-                                       std::int64_t stage);
+std::vector<MovedTensor> moved_tensors(const PlacementPlan& plan, const LayerStack&, const PlacementPolicy&, std::int64_t stage);
+inline std::vector<MovedTensor> moved_tensors(const PlacementPlan& plan, const LayerTemplate& layer, std::int64_t layers,
+                                              const PlacementPolicy& policy, std::int64_t stage) {
+  return moved_tensors(plan, LayerStack(layer, layers), policy, stage);
+}
 
 // The plan with copies. One that selects nothing is as it was.
-PlacementPlan with_offload(PlacementPlan plan, const LayerTemplate&, std::int64_t layers, const PlacementPolicy&, std::int64_t stage = 0);
+PlacementPlan with_offload(PlacementPlan plan, const LayerStack&, const PlacementPolicy&, std::int64_t stage = 0);
 
 }  // namespace stepsim

@@ -1,5 +1,7 @@
 #include "models/offload_presets.h"
 
+#include "models/framework_preset.h"
+
 namespace stepsim {
 
 namespace {
@@ -156,6 +158,34 @@ OffloadPreset save_on_cpu() {
   return preset;
 }
 
+// Selective checkpointing by op: what is not kept is run again from what is (spec/accuracy.md B.5).
+OffloadPreset by_op(std::string_view name, std::string_view meaning, std::string_view source, const std::vector<std::string>& keeps) {
+  return {.name = name,
+          .meaning = meaning,
+          .source = source,
+          .rows = {{.module_or_slot = std::string(kEvery), .action = PlacementAction::kRecompute},
+                   {.module_or_slot = kKeptModule, .action = PlacementAction::kKeep}},
+          .offload = {},
+          .keeps = keeps};
+}
+
+// parallelisms/parallelize_llama.py, _apply_ac_to_transformer_block: of wq, wk, wv, wo, w1, w3, w2 every second aten.mm, flash attention
+// and reduce-scatters. w2's output is kept although nothing reads it.
+OffloadPreset torchtitan_op() {
+  return by_op("torchtitan:op", "torchtitan selective op: every second product, attention, reduce-scatters; the rest run again",
+               "pytorch/torchtitan@9dec370a torchtitan/parallelisms/parallelize_llama.py",
+               {"query output", "value output", "attention output", "attention log-sum-exp", "gate output", "down output",
+                "attention projection output, scattered", "mlp output, scattered"});
+}
+
+// experiments/graph_trainer: all compute-intensive ops and attention, elementwise ones run again (27aa4907).
+OffloadPreset torchtitan_graph() {
+  return by_op("torchtitan:graph", "torchtitan graph trainer, default: all products and attention; elementwise kernels run again",
+               "pytorch/torchtitan@27aa4907 torchtitan/experiments/graph_trainer",
+               {"query output", "key output", "value output", "attention output", "attention log-sum-exp", "attention projection output",
+                "attention projection output, scattered", "gate output", "up output", "down output", "mlp output, scattered"});
+}
+
 }  // namespace
 
 std::span<const OffloadPreset> offload_presets() {
@@ -169,7 +199,9 @@ std::span<const OffloadPreset> offload_presets() {
               {"qkv_proj", "out_proj", "mlp_wi"}),
       maxtext("maxtext:qkv_proj_offloaded", "MaxText qkv_proj_offloaded: query, key and value on the host, the rest run again",
               {"qkv_proj"}),
-      save_on_cpu()};
+      save_on_cpu(),
+      torchtitan_op(),
+      torchtitan_graph()};
   return presets;
 }
 

@@ -1,4 +1,4 @@
-// Placements that frameworks offer by name and that move activations to the host, each with its source.
+// Placements that frameworks offer by name: those that move activations to the host, and selective ones by op. Each with its source.
 #pragma once
 
 #include <span>
@@ -15,6 +15,7 @@ struct OffloadPreset {
   RecomputeGranularity recompute = RecomputeGranularity::kNone;  // kFull: of each layer by itself
   std::vector<PlacementRow> rows;
   OffloadPolicy offload;
+  std::vector<std::string> keeps{};  // FrameworkPreset::kept_for_reruns: re-runs start from them
 };
 
 std::span<const OffloadPreset> offload_presets();

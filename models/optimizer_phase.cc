@@ -1,9 +1,13 @@
 #include "models/optimizer_phase.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "models/trainable.h"
 #include "sim/check.h"
+#include "sim/input_error.h"
 
 namespace stepsim {
 
@@ -60,6 +64,10 @@ class StageWriter {
 
   void kernel(const char* name, const MemoryBound& work, std::int32_t layer, const OpLinks& links) {
     add(builder_.work(work), builder_.label(name), frame_.compute(), layer, links);
+  }
+
+  void kernel(const UpdateKernel& update, std::int32_t layer, std::span<const StorageId> holds) {
+    add(update.work, update.kind, frame_.compute(), layer, {.reads = update.reads, .writes = update.writes, .holds = holds});
   }
 
   void collective(LabelId kind, WorkId work, PassStream stream, OpLinks links) {
@@ -121,7 +129,7 @@ class PhaseWriter {
       Operands& own = own_.emplace_back();
       Operands& copies = copies_.emplace_back();
       for (const UnitResidents& unit : units(stage)) {
-        const std::int64_t whole = ResidentStorages::share(unit.parameters, context.residents.gradient_shards), mine = share(unit);
+        const std::int64_t whole = context.residents.gradient_share(unit), mine = context.residents.optimizer_share(unit);
         gradients.add(unit.gradients, Bytes(whole * bytes_.gradient));
         own.add(unit.gradients, Bytes(mine * bytes_.gradient));
         copies.add(unit.gradient_copy, Bytes(mine * bytes_.gradient_copy));
@@ -130,6 +138,7 @@ class PhaseWriter {
   }
 
   void write() {
+    if (context_.training.optimizer_in_backward) return;
     if (std::all_of(gradients_.begin(), gradients_.end(), [](const Operands& each) { return each.tensors.empty(); })) return;
     for (std::size_t stage = 0; stage < stages_.size(); ++stage) sums_within_stage(stage);
     tied_table();
@@ -140,9 +149,6 @@ class PhaseWriter {
 
  private:
   const std::vector<UnitResidents>& units(std::size_t stage) const { return context_.residents.stages[stage]; }
-  std::int64_t share(const UnitResidents& unit) const {
-    return ResidentStorages::share(unit.parameters, context_.residents.optimizer_shards);
-  }
   const Operands& normed(std::size_t stage) const { return bytes_.gradient_copy > 0 ? copies_[stage] : own_[stage]; }
   bool no_gradients(std::size_t stage) const { return gradients_[stage].tensors.empty(); }
 
@@ -156,16 +162,24 @@ class PhaseWriter {
     const StageTail& tail = tails_[stage];
     const ParallelLayout& parallel = context_.parallel;
     for (const GradientBucket& bucket : tail.unreduced) {
-      stages_[stage].collective(bucket.kind, bucket.work, PassStream::kReduce, {.reads = bucket.gradients, .writes = bucket.gradients});
+      const OpLinks links{.reads = bucket.gradients, .writes = bucket.gradients};
+      stages_[stage].collective(bucket.kind, bucket.work, PassStream::kReduce, links);
+      if (bucket.over_instances.valid()) {
+        stages_[stage].collective(bucket.over_instances_kind, bucket.over_instances, PassStream::kReduce, links);
+      }
     }
     if (no_gradients(stage)) return;
-    if (parallel.tensor > 1 && parallel.sequence_parallel) {
-      const std::int64_t parameters = sequence_parallel_parameters(context_.model, tail.layers, tail.head);
+    const std::string layer = "layer";
+    const TrainableMask& mask = context_.training.trainable;
+    if (parallel.tensor > 1 && parallel.sequence_parallel && is_trained(mask, layer, "norm 1 weight")) {
+      const std::int64_t parameters =
+          sequence_parallel_parameters(context_.model, tail.layers, tail.head) + router_parameters(context_.model, tail.expert_layers);
       if (parameters > 0) {
         all_reduce(stage, "norm gradient all-reduce", Bytes(parameters * bytes_.gradient), parallel.tensor, gradients_[stage]);
       }
     }
-    if (const std::int64_t replicated = replicated_kv_parameters(context_.model, parallel, tail.layers); replicated > 0) {
+    const std::int64_t replicated = replicated_kv_parameters(context_.model, parallel, tail.layers);
+    if (replicated > 0 && is_trained(mask, layer, "qkv weight")) {
       const auto ranks = static_cast<std::int32_t>(parallel.tensor / context_.model.kv_heads);
       all_reduce(stage, "key and value gradient all-reduce", Bytes(replicated * bytes_.gradient), ranks, gradients_[stage]);
     }
@@ -210,7 +224,7 @@ class PhaseWriter {
   }
 
   std::int32_t stage_ranks() const {
-    return static_cast<std::int32_t>(std::int64_t{context_.parallel.tensor} * context_.parallel.context * context_.parallel.data);
+    return static_cast<std::int32_t>(std::int64_t{context_.parallel.tensor} * context_.parallel.replicas());
   }
 
   void norm_kernels(std::size_t stage) {
@@ -232,7 +246,9 @@ class PhaseWriter {
   void norm_all_reduce() {
     const ParallelLayout& parallel = context_.parallel;
     const std::int64_t shards = parallel.zero >= 1 ? parallel.sharding_ranks() : 1;
-    const std::int64_t ranks = std::int64_t{parallel.tensor} * parallel.context * parallel.pipeline * shards;
+    const std::int64_t expert_shards = parallel.zero >= 1 ? expert_sharding_ranks(parallel) : 1;
+    const std::int64_t experts = std::int64_t{parallel.expert} * parallel.expert_tensor_ranks() * expert_shards;
+    const std::int64_t ranks = std::max(std::int64_t{parallel.tensor} * shards, experts) * parallel.pipeline;
     const Collective work{.kind = CollectiveKind::kAllReduce, .message = Bytes(4), .ranks = static_cast<std::int32_t>(ranks)};
     if (parallel.pipeline > 1) {
       std::vector<std::size_t> all(stages_.size());
@@ -274,32 +290,15 @@ class PhaseWriter {
   }
 
   void update_unit(StageWriter& writer, const UnitResidents& unit, std::span<const StorageId> holds) {
-    const auto of = [mine = share(unit)](std::int64_t each) { return Bytes(mine * each); };
-    const std::int32_t layer = unit.weights.valid() ? builder_.storage(unit.weights).layer : builder_.storage(unit.master).layer;
-    const bool copies = context_.framework.copies_updated_weights && bytes_.master > 0 && unit.weights.valid();
-    Operands reads, writes, master, weights;
-    const bool copied = bytes_.gradient_copy > 0;
-    reads.add(copied ? unit.gradient_copy : unit.gradients, of(copied ? bytes_.gradient_copy : bytes_.gradient));
-    master.add(unit.master, of(bytes_.master));
-    weights.add(unit.weights, of(bytes_.weight));
-    const Operands& updated = bytes_.master > 0 ? master : weights;
-    reads.add(updated.tensors.front().storage, updated.size);
-    reads.add(unit.moments, of(bytes_.moments));
-    if (bytes_.master > 0) writes.add(unit.master, master.size);
-    writes.add(unit.moments, of(bytes_.moments));
-    if (!copies) writes.add(unit.weights, weights.size);
-    const bool adamw = context_.training.optimizer == OptimizerKind::kAdamW;
-    MemoryBound work{.read = reads.size, .written = writes.size};
-    if (adamw && !context_.framework.fused_optimizer) work = eager_adamw(updated.size);
-    writer.kernel(adamw ? "AdamW update" : "SGD update", work, layer, {.reads = reads.tensors, .writes = writes.tensors, .holds = holds});
-    if (!copies) return;
-    writer.kernel("weight copy", {.read = master.size, .written = weights.size}, layer,
-                  {.reads = master.tensors, .writes = weights.tensors});
+    const std::int32_t layer = builder_.storage(unit.weights.valid() ? unit.weights : unit.master).layer;
+    for (const UpdateKernel& kernel : update_kernels(builder_, context_, unit)) {
+      writer.kernel(kernel, layer, std::exchange(holds, {}));
+    }
   }
 
   void gather_weights(std::size_t stage) {
     const ParallelLayout& parallel = context_.parallel;
-    if (parallel.data == 1 || parallel.zero == 0 || parallel.zero == 3 || *parallel.overlap_weight_gather) return;
+    if (!has_replicas(parallel) || parallel.zero == 0 || parallel.zero == 3 || *parallel.overlap_weight_gather) return;
     StageWriter& writer = stages_[stage];
     const StreamId gathers = writer.frame().stream(PassStream::kGather);
     for (const UnitResidents& unit : units(stage)) {
@@ -334,27 +333,110 @@ std::int64_t replicated_kv_parameters(const ModelSpec& model, const ParallelLayo
   return layers * 2 * model.head_dim * (model.hidden + bias);
 }
 
-OpId add_weight_gather(OpGraphBuilder& builder, const StepFrame& frame, std::size_t stage, const OptimizerContext& context,
-                       const UnitResidents& unit, Phase phase, OpId after) {
+std::int64_t router_parameters(const ModelSpec& model, std::int64_t layers) {
+  return layers * model.experts.experts * (model.hidden + (model.experts.router_bias ? 1 : 0));
+}
+
+static const char* update_name(OptimizerKind optimizer) {
+  switch (optimizer) {
+    case OptimizerKind::kAdamW:
+      return "AdamW update";
+    case OptimizerKind::kSgd:
+      return "SGD update";
+    case OptimizerKind::kAdam8Bit:
+      return "8-bit Adam update";
+    case OptimizerKind::kLion:
+      return "Lion update";
+    case OptimizerKind::kMuon:
+      return "Muon update";
+  }
+  check_failed("optimizer", __FILE__, __LINE__);
+}
+
+// Written back by this rank: its share of the weights as they are kept; nothing where the master weights' shards are the only ones.
+static Bytes updated_weights(const OptimizerContext& context, const UnitResidents& unit, std::int64_t mine) {
+  const bool gathers = context.parallel.zero == 3 && context.parallel.replicas() > 1;
+  if (gathers && context.residents.bytes.master > 0 && !context.framework.keeps_weight_shards) return {};
+  const std::int64_t weight = context.residents.bytes.weight;
+  if (unit.kept == Bytes(unit.parameters * weight)) return Bytes(mine * weight);
+  return Bytes(ResidentStorages::share(unit.kept.value, context.residents.optimizer_shards));
+}
+
+std::vector<UpdateKernel> update_kernels(OpGraphBuilder& builder, const OptimizerContext& context, const UnitResidents& unit) {
   if (unit.parameters == 0) return {};
-  const ParallelLayout& parallel = context.parallel;
+  const ParameterBytes& bytes = context.residents.bytes;
+  const std::int64_t mine = context.residents.optimizer_share(unit);
+  const auto of = [mine](std::int64_t each) { return Bytes(mine * each); };
+  Operands reads, writes, master, weights;
+  const bool copied = bytes.gradient_copy > 0;
+  reads.add(copied ? unit.gradient_copy : unit.gradients, of(copied ? bytes.gradient_copy : bytes.gradient));
+  master.add(unit.master, of(bytes.master));
+  weights.add(unit.weights, updated_weights(context, unit, mine));
+  const bool copies = context.framework.copies_updated_weights && bytes.master > 0 && !weights.tensors.empty();
+  const Operands& updated = bytes.master > 0 ? master : weights;
+  reads.add(updated.tensors.front().storage, updated.size);
+  const Bytes moments = unit.moments.valid() ? builder.storage(unit.moments).size : Bytes(0);
+  reads.add(unit.moments, moments);
+  if (bytes.master > 0) writes.add(unit.master, master.size);
+  writes.add(unit.moments, moments);
+  if (!copies) writes.add(unit.weights, weights.size);
+  MemoryBound work{.read = reads.size, .written = writes.size};
+  const OptimizerKind optimizer = context.training.optimizer;
+  if (optimizer == OptimizerKind::kAdamW && !context.framework.fused_optimizer) work = eager_adamw(updated.size);
+  std::vector<UpdateKernel> kernels;
+  kernels.push_back({builder.label(update_name(optimizer)), builder.work(work), reads.tensors, writes.tensors});
+  if (!copies) return kernels;
+  const MemoryBound copy{.read = master.size, .written = weights.size};
+  kernels.push_back({builder.label("weight copy"), builder.work(copy), master.tensors, weights.tensors});
+  return kernels;
+}
+
+void check_optimizer_in_backward(const TrainingRecipe& training, const ParallelLayout& parallel, std::int64_t micro_batches) {
+  if (!training.optimizer_in_backward) return;
+  const auto refuse = [](const std::string& found, const char* wanted) {
+    throw InputError({"--set training.optimizer_in_backward"}, "found " + found + ", wanted " + wanted);
+  };
+  // torchtune recipes/full_finetune_single_device.py: not with gradient accumulation.
+  if (micro_batches > 1) refuse(std::to_string(micro_batches) + " micro-batches", "1: gradients cannot accumulate");
+  if (parallel.zero < 2 && has_replicas(parallel)) {
+    refuse("--zero " + std::to_string(parallel.zero) + " with replicas", "2 or 3, which reduce each gradient as it is made");
+  }
+}
+
+// One of a unit's weights or of its routed experts'.
+static OpId add_gather(OpGraphBuilder& builder, const StepFrame& frame, std::size_t stage, const ReplicaGroup& group, const Tensor& weights,
+                       const char* name, Phase phase, OpId after) {
   const StageFrame& where = frame.stages[stage];
-  const Tensor weights{unit.weights, Bytes(0), Bytes(unit.parameters * context.residents.bytes.weight)};
   const Edge edge{after};
   const QueueId queue = where.queue(PassStream::kGather);
   OpLinks links{.reads = std::span(&weights, 1), .writes = std::span(&weights, 1), .queues = std::span(&queue, 1)};
   if (after.valid()) links.predecessors = std::span(&edge, 1);
   const Collective work{.kind = CollectiveKind::kAllGather,
                         .message = weights.size,
-                        .ranks = static_cast<std::int32_t>(parallel.sharding_ranks()),
-                        .stride = static_cast<std::int32_t>(std::int64_t{parallel.tensor} * parallel.context)};
+                        .ranks = static_cast<std::int32_t>(group.shards),
+                        .stride = static_cast<std::int32_t>(group.stride)};
   return builder.add_op({.work = builder.work(work),
                          .stream = where.stream(PassStream::kGather),
                          .phase = frame.labels.phase(phase),
-                         .kind = builder.label("weight all-gather", static_cast<std::int32_t>(Group::kData)),
-                         .layer = builder.storage(unit.weights).layer,
+                         .kind = builder.label(name, static_cast<std::int32_t>(Group::kData)),
+                         .layer = builder.storage(weights.storage).layer,
                          .issuer = where.issuer},
                         links);
+}
+
+OpId add_weight_gather(OpGraphBuilder& builder, const StepFrame& frame, std::size_t stage, const OptimizerContext& context,
+                       const UnitResidents& unit, Phase phase, OpId after) {
+  if (unit.parameters == 0) return {};
+  const std::int64_t weight = context.residents.bytes.weight;
+  const Bytes experts = std::min(Bytes(unit.expert_parameters * weight), unit.kept), others = unit.kept - experts;
+  const ReplicaGroup group = replica_group(context.parallel, false), expert_group = replica_group(context.parallel, true);
+  OpId last;
+  if (others.value > 0 && group.ranks > 1) {
+    last = add_gather(builder, frame, stage, group, {unit.weights, Bytes(0), others}, "weight all-gather", phase, after);
+  }
+  if (experts.value == 0 || expert_group.ranks == 1) return last;
+  return add_gather(builder, frame, stage, expert_group, {unit.weights, others, experts}, "expert weight all-gather", phase,
+                    last.valid() ? last : after);
 }
 
 void add_optimizer_phase(OpGraphBuilder& builder, const StepFrame& frame, const OptimizerContext& context,

@@ -18,6 +18,9 @@ namespace stepsim {
 // sequence_parallel).
 std::int64_t sequence_parallel_parameters(const ModelSpec&, std::int64_t layers, bool head);
 
+// Likewise, of the routers of so many layers (Megatron-LM core/transformer/moe/router.py).
+std::int64_t router_parameters(const ModelSpec&, std::int64_t layers);
+
 // Key and value parameters of one rank in `layers` layers that tensor / kv_heads ranks hold alike, each with the gradient of its own query
 // heads only: their sum is due once a step. 0 where every rank has heads of its own.
 std::int64_t replicated_kv_parameters(const ModelSpec&, const ParallelLayout&, std::int64_t layers);
@@ -25,6 +28,7 @@ std::int64_t replicated_kv_parameters(const ModelSpec&, const ParallelLayout&, s
 // What the passes of a stage left behind.
 struct StageTail {
   std::int64_t layers = 0;
+  std::int64_t expert_layers = 0;  // of which mixtures of experts
   bool head = false;
   Tensor table_gradient;                  // of a table that another stage holds too (tied embedding); no storage: there is none
   OpId last_compute, last_reduce;         // none: no such op
@@ -39,9 +43,23 @@ struct OptimizerContext {
   const ResidentStorages& residents;
 };
 
+// Nothing where the optimizer runs in backward.
 void add_optimizer_phase(OpGraphBuilder&, const StepFrame&, const OptimizerContext&, std::span<const StageTail>);
 
-// One all-gather of a unit's updated weights on the gather stream; none if the unit has no parameters. `phase` is where it runs.
+// A kernel of the update of a unit's parameters.
+struct UpdateKernel {
+  LabelId kind;
+  WorkId work;
+  std::vector<Tensor> reads, writes;
+};
+// The update and, where the framework has one, the copy of the updated weights. Empty if nothing of the unit is trained.
+std::vector<UpdateKernel> update_kernels(OpGraphBuilder&, const OptimizerContext&, const UnitResidents&);
+
+// What cannot run with an optimizer in backward: "--set training.optimizer_in_backward: found X, wanted Y", InputError.
+void check_optimizer_in_backward(const TrainingRecipe&, const ParallelLayout&, std::int64_t micro_batches);
+
+// All-gathers of a unit's updated weights on the gather stream, of routed experts' apart: the last; none if the unit has no parameters.
+// `phase` is where they run.
 OpId add_weight_gather(OpGraphBuilder&, const StepFrame&, std::size_t stage, const OptimizerContext&, const UnitResidents&, Phase phase,
                        OpId after);
 

@@ -13,50 +13,61 @@ std::string_view pipeline_name(PipelineKind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-static void check_shape(PipelineKind kind, std::int32_t stages, std::int32_t chunks, std::int32_t micro_batches) {
-  STEPSIM_CHECK(stages >= 1);
-  STEPSIM_CHECK(chunks >= 1);
-  STEPSIM_CHECK(micro_batches >= 1);
-  STEPSIM_CHECK(kind == PipelineKind::kInterleaved || chunks == 1);
-  STEPSIM_CHECK(kind != PipelineKind::kInterleaved || micro_batches % stages == 0);
+namespace {
+
+struct Shape {
+  PipelineKind kind = PipelineKind::k1F1B;
+  std::int32_t stages = 1, chunks = 1, micro_batches = 1;
+  std::int32_t group = 1;  // micro-batches of one turn of a chunk
+};
+
+Shape checked(Shape of) {
+  STEPSIM_CHECK(of.stages >= 1);
+  STEPSIM_CHECK(of.chunks >= 1);
+  STEPSIM_CHECK(of.micro_batches >= 1);
+  if (of.group == 0) of.group = of.stages;
+  const bool interleaved = of.kind == PipelineKind::kInterleaved;
+  STEPSIM_CHECK(interleaved || of.chunks == 1);
+  STEPSIM_CHECK(!interleaved || of.group >= of.stages);
+  STEPSIM_CHECK(!interleaved || of.micro_batches % of.group == 0);
   // Three kinds of passes at most; their indices are int32.
-  STEPSIM_CHECK(std::int64_t{chunks} * micro_batches <= std::numeric_limits<std::int32_t>::max() / 3);
+  STEPSIM_CHECK(std::int64_t{of.chunks} * of.micro_batches <= std::numeric_limits<std::int32_t>::max() / 3);
+  return of;
 }
 
-static std::int32_t warmup_of(PipelineKind kind, std::int32_t stages, std::int32_t chunks, std::int32_t micro_batches, std::int32_t stage) {
-  const std::int64_t after = stages - stage - 1;  // stages behind this one
-  std::int64_t warmup = micro_batches;            // gpipe
-  if (kind == PipelineKind::k1F1B || kind == PipelineKind::kZbH1) warmup = after;
+std::int32_t warmup_of(const Shape& of, std::int32_t stage) {
+  const std::int64_t after = of.stages - stage - 1;  // stages behind this one
+  std::int64_t warmup = of.micro_batches;            // gpipe
+  if (of.kind == PipelineKind::k1F1B || of.kind == PipelineKind::kZbH1) warmup = after;
   // Megatron-LM schedules.py, get_pp_rank_microbatches.
-  if (kind == PipelineKind::kInterleaved) warmup = 2 * after + std::int64_t{chunks - 1} * stages;
-  return static_cast<std::int32_t>(std::min(warmup, std::int64_t{chunks} * micro_batches));
+  if (of.kind == PipelineKind::kInterleaved) warmup = 2 * after + std::int64_t{of.chunks - 1} * of.group;
+  return static_cast<std::int32_t>(std::min(warmup, std::int64_t{of.chunks} * of.micro_batches));
 }
 
-// The k-th forward or backward pass of a stage: chunks take turns every `stages` micro-batches, backward from the last chunk.
-static Pass kth_pass(PassKind kind, std::int32_t k, std::int32_t stages, std::int32_t chunks) {
-  if (chunks == 1) return {kind, 0, k};
-  const std::int64_t group = std::int64_t{stages} * chunks;
-  const auto turn = static_cast<std::int32_t>(k / group), within = static_cast<std::int32_t>(k % group);
-  const std::int32_t chunk = within / stages;
-  return {kind, kind == PassKind::kForward ? chunk : chunks - 1 - chunk, turn * stages + within % stages};
+// The k-th forward or backward pass of a stage: chunks take turns every `group` micro-batches, backward from the last chunk.
+Pass kth_pass(const Shape& of, PassKind kind, std::int32_t k) {
+  if (of.chunks == 1) return {kind, 0, k};
+  const std::int64_t round = std::int64_t{of.group} * of.chunks;
+  const auto turn = static_cast<std::int32_t>(k / round), within = static_cast<std::int32_t>(k % round);
+  const std::int32_t chunk = within / of.group;
+  return {kind, kind == PassKind::kForward ? chunk : of.chunks - 1 - chunk, turn * of.group + within % of.group};
 }
 
-static StagePasses passes_of_stage(PipelineKind kind, std::int32_t stages, std::int32_t chunks, std::int32_t micro_batches,
-                                   std::int32_t stage) {
-  const std::int32_t total = chunks * micro_batches;
-  const std::int32_t warmup = warmup_of(kind, stages, chunks, micro_batches, stage);
-  const bool zero_bubble = kind == PipelineKind::kZbH1;
+StagePasses passes_of_stage(const Shape& of, std::int32_t stage) {
+  const std::int32_t total = of.chunks * of.micro_batches;
+  const std::int32_t warmup = warmup_of(of, stage);
+  const bool zero_bubble = of.kind == PipelineKind::kZbH1;
   StagePasses made;
   const std::size_t count = static_cast<std::size_t>(total) * (zero_bubble ? 3 : 2);
   made.passes.reserve(count);
   made.exchanges.reserve(count);
   const auto add = [&](PassKind pass, std::int32_t k, bool exchange) {
-    made.passes.push_back(kth_pass(pass, k, stages, chunks));
+    made.passes.push_back(kth_pass(of, pass, k));
     made.exchanges.push_back(exchange);
   };
   for (std::int32_t k = 0; k < warmup; ++k) add(PassKind::kForward, k, true);
   // Interleaved: one exchange for a forward-backward pair (send_forward_backward_recv_forward_backward).
-  const bool exchange_in_pair = kind != PipelineKind::kInterleaved;
+  const bool exchange_in_pair = of.kind != PipelineKind::kInterleaved;
   for (std::int32_t k = 0; k < total; ++k) {
     if (k < total - warmup) add(PassKind::kForward, warmup + k, exchange_in_pair);
     add(PassKind::kBackward, k, true);
@@ -68,19 +79,23 @@ static StagePasses passes_of_stage(PipelineKind kind, std::int32_t stages, std::
   return made;
 }
 
-std::vector<StagePasses> pipeline_passes(PipelineKind kind, std::int32_t stages, std::int32_t chunks, std::int32_t micro_batches) {
-  check_shape(kind, stages, chunks, micro_batches);
+}  // namespace
+
+std::vector<StagePasses> pipeline_passes(PipelineKind kind, std::int32_t stages, std::int32_t chunks, std::int32_t micro_batches,
+                                         std::int32_t group) {
+  const Shape of = checked({kind, stages, chunks, micro_batches, group});
   std::vector<StagePasses> passes;
   passes.reserve(static_cast<std::size_t>(stages));
-  for (std::int32_t stage = 0; stage < stages; ++stage) passes.push_back(passes_of_stage(kind, stages, chunks, micro_batches, stage));
+  for (std::int32_t stage = 0; stage < stages; ++stage) passes.push_back(passes_of_stage(of, stage));
   return passes;
 }
 
-std::vector<std::int32_t> warmup_passes(PipelineKind kind, std::int32_t stages, std::int32_t chunks, std::int32_t micro_batches) {
-  check_shape(kind, stages, chunks, micro_batches);
+std::vector<std::int32_t> warmup_passes(PipelineKind kind, std::int32_t stages, std::int32_t chunks, std::int32_t micro_batches,
+                                        std::int32_t group) {
+  const Shape of = checked({kind, stages, chunks, micro_batches, group});
   std::vector<std::int32_t> warmups;
   warmups.reserve(static_cast<std::size_t>(stages));
-  for (std::int32_t stage = 0; stage < stages; ++stage) warmups.push_back(warmup_of(kind, stages, chunks, micro_batches, stage));
+  for (std::int32_t stage = 0; stage < stages; ++stage) warmups.push_back(warmup_of(of, stage));
   return warmups;
 }
 

@@ -36,12 +36,16 @@ struct StagePasses {
 
 // Of every stage. Micro-batches come in ascending order, in both directions (GPipe too, as PyTorch's ScheduleGPipe does; the paper draws
 // its backward passes in descending order: same time, same passes in flight).
-// STEPSIM_CHECK: all at least 1, chunks > 1 only with kInterleaved, whose micro-batches are a multiple of the stages; chunks x
+// `group`: interleaved: how many micro-batches run through a chunk before the next chunk's turn, at least as many as stages; 0: as many as
+// stages (Megatron-LM schedules.py: microbatch_group_size_per_vp_stage).
+// STEPSIM_CHECK: all at least 1, chunks > 1 only with kInterleaved, whose micro-batches are a multiple of the group; chunks x
 // micro-batches at most 2^31 / 3.
-std::vector<StagePasses> pipeline_passes(PipelineKind, std::int32_t stages, std::int32_t chunks, std::int32_t micro_batches);
+std::vector<StagePasses> pipeline_passes(PipelineKind, std::int32_t stages, std::int32_t chunks, std::int32_t micro_batches,
+                                         std::int32_t group = 0);
 
 // Forward passes of chunks that each stage runs before its first forward-backward pair (GPipe, or a warm-up of all: before its first
 // backward pass): spec/placement_and_memory.md section 4. Same preconditions.
-std::vector<std::int32_t> warmup_passes(PipelineKind, std::int32_t stages, std::int32_t chunks, std::int32_t micro_batches);
+std::vector<std::int32_t> warmup_passes(PipelineKind, std::int32_t stages, std::int32_t chunks, std::int32_t micro_batches,
+                                        std::int32_t group = 0);
 
 }  // namespace stepsim

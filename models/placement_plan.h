@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "models/layer_template.h"
+#include "models/layer_stack.h"
 #include "models/placement_table.h"
 
 namespace stepsim {
@@ -44,13 +44,23 @@ inline bool moves_storage(PlanVerb verb) { return verb >= PlanVerb::kCopyOut; }
 PlacementPolicy chunk_policy(const PlacementPolicy&, std::int64_t first_layer, std::int64_t layers, std::int64_t micro_batch = 0);
 
 // `stage`: of the pipeline, for policies that treat stages differently.
-PlacementPlan make_plan(const LayerTemplate&, std::int64_t layers, const PlacementPolicy&, const FrameworkPreset&, std::int64_t stage = 0);
+PlacementPlan make_plan(const LayerStack&, const PlacementPolicy&, const FrameworkPreset&, std::int64_t stage = 0);
+inline PlacementPlan make_plan(const LayerTemplate& layer, std::int64_t layers, const PlacementPolicy& policy,
+                               const FrameworkPreset& framework, std::int64_t stage = 0) {
+  return make_plan(LayerStack(layer, layers), policy, framework, stage);
+}
 
 // Every op reads only live slots, every backward op runs exactly once, dropped storages are re-made and released ones copied back before
 // use. "" or what is wrong.
-std::string plan_error(const PlacementPlan&, const LayerTemplate&, std::int64_t layers);
+std::string plan_error(const PlacementPlan&, const LayerStack&);
+inline std::string plan_error(const PlacementPlan& plan, const LayerTemplate& layer, std::int64_t layers) {
+  return plan_error(plan, LayerStack(layer, layers));
+}
 
 // Forward ops run in all (first runs and re-runs), as a multiple of one forward of all layers.
-double forward_runs(const PlacementPlan&, const LayerTemplate&, std::int64_t layers);
+double forward_runs(const PlacementPlan&, const LayerStack&);
+inline double forward_runs(const PlacementPlan& plan, const LayerTemplate& layer, std::int64_t layers) {
+  return forward_runs(plan, LayerStack(layer, layers));
+}
 
 }  // namespace stepsim

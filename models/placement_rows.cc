@@ -60,20 +60,32 @@ std::int32_t LastRow::next_open(std::int32_t layer) {
   return layer;
 }
 
-LastRows::LastRows(const LayerTemplate& layer, const SlotTable& table, const std::vector<PlacementRow>& rows, std::int64_t layers)
-    : last_(layer.slots.size()) {
-  RowSlots row_slots(layer, table);
+LastRows::LastRows(const LayerStack& stack, const std::vector<PlacementRow>& rows) : stack_(stack) {
+  std::vector<RowSlots> row_slots;
+  for (std::int32_t kind = 0; kind < stack.kinds(); ++kind) {
+    row_slots.emplace_back(stack.kind(kind), stack.kind_table(kind));
+    kinds_.emplace_back().own.resize(stack.kind(kind).slots.size());
+  }
   for (std::size_t index = rows.size(); index-- > 0;) {
     const PlacementRow& row = rows[index];
-    const std::int64_t end = row.last_layer == -1 ? layers - 1 : row.last_layer;
-    for (const SlotIndex selected : row_slots.of(row.module_or_slot, row.action == PlacementAction::kOffload)) {
-      const bool hands_on = selected == table.output;
-      const SlotIndex root = hands_on ? table.input : selected;
-      if (root == kNoSlot) continue;
-      if (!last_[at(root)]) last_[at(root)].emplace(layers);
-      last_[at(root)]->add(row.first_layer + hands_on, end + hands_on, static_cast<std::int32_t>(index));
+    const std::int64_t end = row.last_layer == -1 ? stack.layers() - 1 : row.last_layer;
+    for (std::size_t kind = 0; kind < kinds_.size(); ++kind) {
+      for (const SlotIndex root : row_slots[kind].of(row.module_or_slot, row.action == PlacementAction::kOffload)) {
+        const bool hands_on = root == stack.kind_table(static_cast<std::int32_t>(kind)).output;
+        std::optional<LastRow>& last = hands_on ? kinds_[kind].output : kinds_[kind].own[at(root)];
+        if (!last) last.emplace(stack.layers());
+        last->add(row.first_layer, end, static_cast<std::int32_t>(index));
+      }
     }
   }
+}
+
+std::int32_t LastRows::row(std::int32_t layer, SlotIndex root) const {
+  const std::optional<LastRow>& own = kinds_[at(stack_.kind_of(layer))].own[at(root)];
+  const std::int32_t row = own ? own->row(layer) : kNone;
+  if (layer == 0 || root != stack_.table(layer).input) return row;
+  const std::optional<LastRow>& before = kinds_[at(stack_.kind_of(layer - 1))].output;
+  return before ? std::max(row, before->row(layer - 1)) : row;  // the later row
 }
 
 }  // namespace stepsim

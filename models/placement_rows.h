@@ -7,14 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include "models/layer_template.h"
+#include "models/layer_stack.h"
 #include "models/offload_modules.h"
 #include "models/placement_table.h"
-#include "models/slot_table.h"
 
 namespace stepsim {
 
-// Saved roots that a row's name selects in a layer, ascending. A module's name means what recomputing it frees, or, in a row that
+// Saved roots that a row's name selects in a kind of layer, ascending. A module's name means what recomputing it frees, or, in a row that
 // offloads, what the module saves (offload_modules()). Without the layer's input and output for "*" and modules, but a row that offloads
 // takes the input too. Each name is looked for once: tables have thousands of rows and a few names. The layer and the table outlive this.
 class RowSlots {
@@ -50,15 +49,18 @@ class LastRows {
  public:
   static constexpr std::int32_t kNone = -1;
 
-  LastRows(const LayerTemplate&, const SlotTable&, const std::vector<PlacementRow>&, std::int64_t layers);
+  LastRows(const LayerStack&, const std::vector<PlacementRow>&);
   // Index of the row, or kNone. A layer's output is the next one's input: the layer that reads it has it.
-  std::int32_t row(std::int32_t layer, SlotIndex root) const {
-    const std::optional<LastRow>& of_root = last_[static_cast<std::size_t>(root)];
-    return of_root ? of_root->row(layer) : kNone;
-  }
+  std::int32_t row(std::int32_t layer, SlotIndex root) const;
 
  private:
-  std::vector<std::optional<LastRow>> last_;  // by root; none for roots that no row names
+  // None for roots that no row names.
+  struct Kind {
+    std::vector<std::optional<LastRow>> own;  // by root
+    std::optional<LastRow> output;            // by the layer that makes it
+  };
+  LayerStack stack_;
+  std::vector<Kind> kinds_;
 };
 
 }  // namespace stepsim

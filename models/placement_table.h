@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "models/layer_template.h"
+#include "models/layer_stack.h"
 #include "models/offload_policy.h"
 
 namespace stepsim {
@@ -52,10 +52,13 @@ struct RecomputeModule {
 };
 std::vector<RecomputeModule> recompute_modules();
 
-// Impossible policies (unknown module with the nearest, sizes that do not add up, N outside 1..layers, a module the model lacks, more than
-// kMostPlacementRows rows):
-// InputError
-// "--flag: found X, wanted Y". Returns warnings for a user ("core_attn with flash attention saves 0.1 %").
-std::vector<std::string> check_policy(const PlacementPolicy&, const LayerTemplate&, std::int64_t layers, AttentionKind);
+// Impossible policies (unknown module with the nearest, sizes that do not add up, N outside 1..layers, a module that no kind of layer has,
+// more than kMostPlacementRows rows, a re-run of a layer that makes what others read): InputError "--flag: found X, wanted Y". Returns
+// warnings for a user ("core_attn with flash attention saves 0.1 %").
+std::vector<std::string> check_policy(const PlacementPolicy&, const LayerStack&, AttentionKind);
+inline std::vector<std::string> check_policy(const PlacementPolicy& policy, const LayerTemplate& layer, std::int64_t layers,
+                                             AttentionKind attention) {
+  return check_policy(policy, LayerStack(layer, layers), attention);
+}
 
 }  // namespace stepsim

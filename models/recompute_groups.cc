@@ -1,6 +1,8 @@
 #include "models/recompute_groups.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "models/placement_rows.h"
 #include "sim/check.h"
@@ -104,29 +106,42 @@ std::vector<SlotIndex> slots_of_module(const LayerTemplate& layer, const SlotTab
   return roots;
 }
 
-LayerGroups groups_of_layers(const LayerTemplate& layer_template, const SlotTable& table, const PlacementPolicy& policy,
-                             const FrameworkPreset& framework, std::int64_t layers) {
-  const ModuleGroups of_modules = groups_of_modules(layer_template, table, policy);
+namespace {
+
+// Without rows, layers of one kind are alike.
+LayerGroups groups_of_kinds(const LayerStack& stack, const std::vector<ModuleGroups>& of_modules, const FrameworkPreset& framework) {
   LayerGroups groups;
-  if (policy.rows.empty()) {
-    groups.lists.push_back(group_list(table, framework, of_modules.groups, of_modules.group_of));
-    groups.list_of.assign(static_cast<std::size_t>(layers), 0);
-    return groups;
+  for (std::int32_t kind = 0; kind < stack.kinds(); ++kind) {
+    groups.lists.push_back(group_list(stack.kind_table(kind), framework, of_modules[at(kind)].groups, of_modules[at(kind)].group_of));
   }
+  for (std::int64_t layer = 0; layer < stack.layers(); ++layer) groups.list_of.push_back(stack.kind_of(layer));
+  return groups;
+}
+
+}  // namespace
+
+LayerGroups groups_of_layers(const LayerStack& stack, const PlacementPolicy& policy, const FrameworkPreset& framework) {
+  std::vector<ModuleGroups> of_modules;  // by kind
+  for (std::int32_t kind = 0; kind < stack.kinds(); ++kind) {
+    of_modules.push_back(groups_of_modules(stack.kind(kind), stack.kind_table(kind), policy));
+  }
+  if (policy.rows.empty()) return groups_of_kinds(stack, of_modules, framework);
   STEPSIM_CHECK(policy.rows.size() <= at(kMostPlacementRows));
-  const LastRows last(layer_template, table, policy.rows, layers);
-  const auto first_row = static_cast<std::int32_t>(of_modules.groups.size());
-  std::map<std::vector<std::int32_t>, std::int32_t> lists;  // by group of each root
-  for (std::int32_t layer = 0; layer < layers; ++layer) {
-    std::vector<std::int32_t> group_of = of_modules.group_of;
+  const LastRows last(stack, policy.rows);
+  LayerGroups groups;
+  std::map<std::pair<std::int32_t, std::vector<std::int32_t>>, std::int32_t> lists;  // by kind and group of each root
+  for (std::int32_t layer = 0; layer < stack.layers(); ++layer) {
+    const std::int32_t kind = stack.kind_of(layer);
+    const auto first_row = static_cast<std::int32_t>(of_modules[at(kind)].groups.size());
+    std::vector<std::int32_t> group_of = of_modules[at(kind)].group_of;
     for (std::size_t root = 0; root < group_of.size(); ++root) {
       const std::int32_t row = last.row(layer, static_cast<SlotIndex>(root));
       if (row == LastRows::kNone) continue;
       group_of[root] = policy.rows[at(row)].action == PlacementAction::kRecompute ? first_row + row : kNobody;
     }
     close_gaps(group_of, first_row);
-    const auto [known, fresh] = lists.try_emplace(std::move(group_of), static_cast<std::int32_t>(groups.lists.size()));
-    if (fresh) groups.lists.push_back(group_list(table, framework, of_modules.groups, known->first));
+    const auto [known, fresh] = lists.try_emplace(std::pair(kind, std::move(group_of)), static_cast<std::int32_t>(groups.lists.size()));
+    if (fresh) groups.lists.push_back(group_list(stack.table(layer), framework, of_modules[at(kind)].groups, known->first.second));
     groups.list_of.push_back(known->second);
   }
   return groups;

@@ -6,9 +6,8 @@
 #include <vector>
 
 #include "models/framework_preset.h"
-#include "models/layer_template.h"
+#include "models/layer_stack.h"
 #include "models/placement_table.h"
-#include "models/slot_table.h"
 
 namespace stepsim {
 
@@ -21,8 +20,8 @@ struct RecomputeGroup {
 // the module itself saves (an output that a later op reads is kept by that op).
 std::vector<SlotIndex> slots_of_module(const LayerTemplate&, const SlotTable&, const RecomputeModule&);
 
-// The groups of every layer under kNone or kSelective with rows; layers with equal groups share a list. Every dropped root of a layer is in
-// exactly one group.
+// The groups of every layer under kNone or kSelective with rows; layers of one kind with equal groups share a list. Every dropped root of a
+// layer is in exactly one group.
 struct LayerGroups {
   std::vector<std::vector<RecomputeGroup>> lists;
   std::vector<std::int32_t> list_of;  // by layer
@@ -32,6 +31,6 @@ struct LayerGroups {
 };
 
 // The time grows with the rows and with the layers, not with their product.
-LayerGroups groups_of_layers(const LayerTemplate&, const SlotTable&, const PlacementPolicy&, const FrameworkPreset&, std::int64_t layers);
+LayerGroups groups_of_layers(const LayerStack&, const PlacementPolicy&, const FrameworkPreset&);
 
 }  // namespace stepsim

@@ -6,7 +6,6 @@
 
 #include "models/recompute_groups.h"
 #include "models/slot_liveness.h"
-#include "models/slot_table.h"
 #include "sim/check.h"
 
 namespace stepsim {
@@ -18,37 +17,48 @@ std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
 // Writes the steps of whole layers.
 class LayerSteps {
  public:
-  LayerSteps(const LayerTemplate& layer, const FrameworkPreset& framework)
-      : table_(layer),
-        forward_ops_(static_cast<std::int32_t>(layer.forward.size())),
-        backward_ops_(static_cast<std::int32_t>(layer.backward.size())),
-        last_of_rerun_(framework.stops_after_last_saved ? table_.last_saving_op() : forward_ops_ - 1) {
-    for (SlotIndex root = 0; at(root) < layer.slots.size(); ++root) {
-      if (table_.saved[at(root)] && root != table_.input && root != table_.output) inner_.push_back(root);
+  LayerSteps(const LayerStack& stack, const FrameworkPreset& framework) : stack_(stack) {
+    for (std::int32_t index = 0; index < stack.kinds(); ++index) {
+      const LayerTemplate& layer = stack.kind(index);
+      const SlotTable& table = stack.kind_table(index);
+      Kind& kind = kinds_.emplace_back();
+      kind.input = table.input;
+      kind.forward_ops = static_cast<std::int32_t>(layer.forward.size());
+      kind.backward_ops = static_cast<std::int32_t>(layer.backward.size());
+      kind.last_of_rerun = framework.stops_after_last_saved ? table.last_saving_op() : kind.forward_ops - 1;
+      for (SlotIndex root = 0; at(root) < layer.slots.size(); ++root) {
+        if (table.saved[at(root)] && root != table.input && root != table.output) kind.inner.push_back(root);
+      }
     }
   }
 
-  void run(std::vector<PlanStep>& steps, std::int32_t layer, bool again) const { run_to(steps, layer, forward_ops_ - 1, again); }
+  void run(std::vector<PlanStep>& steps, std::int32_t layer, bool again) const { run_to(steps, layer, kind(layer).forward_ops - 1, again); }
   // The last layer of a re-run need not go on to its output.
-  void run_last_again(std::vector<PlanStep>& steps, std::int32_t layer) const { run_to(steps, layer, last_of_rerun_, true); }
+  void run_last_again(std::vector<PlanStep>& steps, std::int32_t layer) const { run_to(steps, layer, kind(layer).last_of_rerun, true); }
   void drop_inner(std::vector<PlanStep>& steps, std::int32_t layer) const {
-    for (const SlotIndex root : inner_) steps.push_back({PlanVerb::kDrop, layer, root, root, false});
+    for (const SlotIndex root : kind(layer).inner) steps.push_back({PlanVerb::kDrop, layer, root, root, false});
   }
   void drop_input(std::vector<PlanStep>& steps, std::int32_t layer) const {
-    if (table_.input != kNoSlot) steps.push_back({PlanVerb::kDrop, layer, table_.input, table_.input, false});
+    const SlotIndex input = kind(layer).input;
+    if (input != kNoSlot) steps.push_back({PlanVerb::kDrop, layer, input, input, false});
   }
   void backward(std::vector<PlanStep>& steps, std::int32_t layer) const {
-    if (backward_ops_ > 0) steps.push_back({PlanVerb::kBackward, layer, 0, backward_ops_ - 1, false});
+    if (kind(layer).backward_ops > 0) steps.push_back({PlanVerb::kBackward, layer, 0, kind(layer).backward_ops - 1, false});
   }
 
  private:
+  struct Kind {
+    SlotIndex input = kNoSlot;
+    std::int32_t forward_ops = 0, backward_ops = 0, last_of_rerun = -1;
+    std::vector<SlotIndex> inner;  // saved
+  };
+  const Kind& kind(std::int32_t layer) const { return kinds_[at(stack_.kind_of(layer))]; }
   static void run_to(std::vector<PlanStep>& steps, std::int32_t layer, std::int32_t last, bool again) {
     if (last >= 0) steps.push_back({PlanVerb::kForward, layer, 0, last, again});
   }
 
-  SlotTable table_;
-  std::int32_t forward_ops_, backward_ops_, last_of_rerun_;
-  std::vector<SlotIndex> inner_;
+  const LayerStack& stack_;
+  std::vector<Kind> kinds_;
 };
 
 // Recursive halving over layers [low, high), whose first input is stored.
@@ -88,8 +98,7 @@ using LayerOp = std::pair<std::int32_t, std::int32_t>;  // layer, forward op
 // Writes the steps of groups, following which storages are there.
 class GroupSteps {
  public:
-  GroupSteps(const SlotTable& table, std::int64_t layers, std::vector<PlanStep>& steps)
-      : table_(table), live_(table, layers), steps_(steps) {}
+  GroupSteps(const LayerStack& stack, std::vector<PlanStep>& steps) : stack_(stack), live_(stack), steps_(steps) {}
 
   SlotLiveness& live() { return live_; }
 
@@ -102,23 +111,25 @@ class GroupSteps {
     };
     const auto need = [&](std::int32_t of_layer, SlotIndex root) {
       if (live_.live(of_layer, root)) return;
-      const bool from_before = root == table_.input;
+      const bool from_before = root == stack_.table(of_layer).input;
       STEPSIM_CHECK(!from_before || of_layer > 0);
-      const SlotIndex made = from_before ? table_.output : root;
-      STEPSIM_CHECK(!table_.makers[at(made)].empty());
-      for (const std::int32_t maker : table_.makers[at(made)]) add({from_before ? of_layer - 1 : of_layer, maker});
+      const std::int32_t by = from_before ? of_layer - 1 : of_layer;
+      const SlotTable& table = stack_.table(by);
+      const SlotIndex made = from_before ? table.output : root;
+      STEPSIM_CHECK(!table.makers[at(made)].empty());
+      for (const std::int32_t maker : table.makers[at(made)]) add({by, maker});
     };
     for (const std::int32_t op : group.ops) add({layer, op});
     for (const SlotIndex root : group.dropped) need(layer, root);
     while (!open.empty()) {
       const LayerOp op = open.back();
       open.pop_back();
-      for (const SlotIndex root : table_.forward_needs[at(op.second)]) need(op.first, root);
+      for (const SlotIndex root : stack_.table(op.first).forward_needs[at(op.second)]) need(op.first, root);
     }
     add_runs(ops);
     for (const auto& [of_layer, op] : ops) {
-      for (const SlotIndex made : table_.forward_makes[at(op)]) {
-        if (live_.lasting(made)) live_.make(of_layer, made);
+      for (const SlotIndex made : stack_.table(of_layer).forward_makes[at(op)]) {
+        if (live_.lasting(of_layer, made)) live_.make(of_layer, made);
       }
     }
   }
@@ -136,7 +147,7 @@ class GroupSteps {
     }
   }
 
-  const SlotTable& table_;
+  const LayerStack& stack_;
   SlotLiveness live_;
   std::vector<PlanStep>& steps_;
 };
@@ -163,9 +174,8 @@ void add_backward(std::vector<PlanStep>& steps, GroupSteps& again, const SlotTab
 
 }  // namespace
 
-PlacementPlan segment_plan(const LayerTemplate& layer_template, std::int64_t layers, const std::vector<std::int64_t>& sizes,
-                           const FrameworkPreset& framework) {
-  const LayerSteps steps(layer_template, framework);
+PlacementPlan segment_plan(const LayerStack& stack, const std::vector<std::int64_t>& sizes, const FrameworkPreset& framework) {
+  const LayerSteps steps(stack, framework);
   PlacementPlan plan;
   std::vector<std::int32_t> begins;
   std::int32_t begin = 0;
@@ -178,7 +188,7 @@ PlacementPlan segment_plan(const LayerTemplate& layer_template, std::int64_t lay
     }
     begin += static_cast<std::int32_t>(size);
   }
-  const auto end = static_cast<std::int32_t>(layers);
+  const auto end = static_cast<std::int32_t>(stack.layers());
   STEPSIM_CHECK(begin <= end);
   for (std::int32_t layer = begin; layer < end; ++layer) steps.run(plan.forward, layer, false);
   for (std::int32_t layer = end - 1; layer >= begin; --layer) steps.backward(plan.backward, layer);
@@ -191,26 +201,25 @@ PlacementPlan segment_plan(const LayerTemplate& layer_template, std::int64_t lay
   return plan;
 }
 
-PlacementPlan halving_plan(const LayerTemplate& layer_template, std::int64_t layers, const FrameworkPreset& framework) {
-  STEPSIM_CHECK(layers >= 1);
-  const LayerSteps steps(layer_template, framework);
+PlacementPlan halving_plan(const LayerStack& stack, const FrameworkPreset& framework) {
+  STEPSIM_CHECK(stack.layers() >= 1);
+  const LayerSteps steps(stack, framework);
   PlacementPlan plan;
-  Halving(steps, plan).add(0, static_cast<std::int32_t>(layers), true);
+  Halving(steps, plan).add(0, static_cast<std::int32_t>(stack.layers()), true);
   return plan;
 }
 
-PlacementPlan group_plan(const LayerTemplate& layer_template, std::int64_t layers, const PlacementPolicy& policy,
-                         const FrameworkPreset& framework) {
-  const SlotTable table(layer_template);
-  const LayerSteps whole(layer_template, framework);
+PlacementPlan group_plan(const LayerStack& stack, const PlacementPolicy& policy, const FrameworkPreset& framework) {
+  const LayerSteps whole(stack, framework);
   PlacementPlan plan;
-  GroupSteps again(table, layers, plan.backward);
-  const LayerGroups groups = groups_of_layers(layer_template, table, policy, framework, layers);
-  const auto end = static_cast<std::int32_t>(layers);
+  GroupSteps again(stack, plan.backward);
+  const LayerGroups groups = groups_of_layers(stack, policy, framework);
+  const auto end = static_cast<std::int32_t>(stack.layers());
   for (std::int32_t layer = 0; layer < end; ++layer) {
     whole.run(plan.forward, layer, false);
-    for (SlotIndex root = 0; at(root) < layer_template.slots.size(); ++root) {
-      if (table.forward_made[at(root)] && again.live().lasting(root) && root != table.input) again.live().make(layer, root);
+    const SlotTable& table = stack.table(layer);
+    for (SlotIndex root = 0; at(root) < table.root.size(); ++root) {
+      if (table.forward_made[at(root)] && again.live().lasting(layer, root) && root != table.input) again.live().make(layer, root);
     }
     for (const RecomputeGroup& group : groups.of(layer)) {
       for (const SlotIndex root : group.dropped) {
@@ -220,7 +229,7 @@ PlacementPlan group_plan(const LayerTemplate& layer_template, std::int64_t layer
     }
   }
   again.live().end_run();
-  for (std::int32_t layer = end - 1; layer >= 0; --layer) add_backward(plan.backward, again, table, layer, groups.of(layer));
+  for (std::int32_t layer = end - 1; layer >= 0; --layer) add_backward(plan.backward, again, stack.table(layer), layer, groups.of(layer));
   return plan;
 }
 

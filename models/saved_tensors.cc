@@ -48,6 +48,35 @@ void note_batch(const ChunkStamps& stamps, const ScriptStorage& storage, Storage
   }
 }
 
+// And those that it makes for others, and a layer's input, which a re-run may start from (erase_unused_inputs).
+std::vector<SlotIndex> listed_slots(const TemplateStamp& stamp) {
+  std::vector<SlotIndex> roots = saved_slots(*stamp.source);
+  const SlotIndex input = stamp.table.input;
+  if (input != kNoSlot && !std::binary_search(roots.begin(), roots.end(), input)) {
+    roots.insert(std::lower_bound(roots.begin(), roots.end(), input), input);
+  }
+  for (SlotIndex root = 0; at(root) < stamp.table.shared.size(); ++root) {
+    const auto place = std::lower_bound(roots.begin(), roots.end(), root);
+    if (stamp.table.shared[at(root)] && (place == roots.end() || *place != root)) roots.insert(place, root);
+  }
+  return roots;
+}
+
+// Inputs that neither backward nor a re-run reads. `ranks`: of each template's roots among its tensors; `begin`: by unit.
+void erase_unused_inputs(const ChunkStamps& stamps, const std::map<const TemplateStamp*, std::vector<std::int32_t>>& ranks,
+                         const std::vector<std::size_t>& begin, std::vector<SavedTensor>& tensors) {
+  std::vector<bool> unused(tensors.size(), false);
+  for (std::size_t unit = 0; unit < begin.size(); ++unit) {
+    const TemplateStamp& stamp = stamps.unit(unit);
+    const SlotIndex input = stamp.table.input;
+    if (input == kNoSlot || stamp.table.saved[at(input)]) continue;
+    const std::size_t place = begin[unit] + at(ranks.at(&stamp)[at(input)]);
+    unused[place] = tensors[place].placement != "checkpoint" && tensors[place].placement != "offload";
+  }
+  std::size_t next = 0;
+  std::erase_if(tensors, [&](const SavedTensor&) { return unused[next++]; });
+}
+
 }  // namespace
 
 std::vector<SavedTensor> saved_tensors(const ChunkStamps& stamps, std::int32_t stage, std::int64_t model_layers,
@@ -60,15 +89,14 @@ std::vector<SavedTensor> saved_tensors(const ChunkStamps& stamps, std::int32_t s
   for (std::size_t unit = 0; unit < stamps.units(); ++unit) {
     const TemplateStamp& stamp = stamps.unit(unit);
     if (!roots.contains(&stamp)) {
-      roots[&stamp] = saved_slots(*stamp.source);
+      roots[&stamp] = listed_slots(stamp);
       std::vector<std::int32_t>& rank = ranks[&stamp];  // by root: its place among the saved ones, -1: not saved
       rank.assign(stamp.roots.size(), -1);
       for (std::size_t i = 0; i < roots[&stamp].size(); ++i) rank[at(roots[&stamp][i])] = static_cast<std::int32_t>(i);
     }
-    // What a chunk receives was made by a layer like its own, or by the embedding.
-    const bool after_embedding = stamps.first_layer == 0 && unit == first_layer;
-    const TemplateStamp* before = unit > 0 ? &stamps.unit(unit - 1) : &stamps.layer;
-    if (unit == 0 && (stamps.embedding != nullptr || after_embedding)) before = nullptr;
+    // What a chunk receives was made by the layer before it, or by the embedding.
+    const TemplateStamp* before = unit > 0 ? &stamps.unit(unit - 1) : nullptr;
+    if (unit == 0 && stamps.embedding == nullptr && stamps.first_layer > 0) before = &stamps.layer(stamps.first_layer - 1);
     begin.push_back(tensors.size());
     for (SavedTensor& tensor : blank_tensors(stamp, roots[&stamp], before)) tensors.push_back(std::move(tensor));
     const std::int64_t layer = unit < first_layer ? -1
@@ -95,9 +123,11 @@ std::vector<SavedTensor> saved_tensors(const ChunkStamps& stamps, std::int32_t s
     if (storage.copied_out) {
       tensor.placement = "offload";
     } else if (!storage.made_again && !storage.copied_back && tensor.placement.empty()) {
-      tensor.placement = !storage.read_by_backward ? "recompute" : storage.read_by_rerun ? "checkpoint" : "keep";
+      const bool checkpoint = storage.read_by_rerun && (storage.read_by_backward || storage.slot == stamp.table.input);
+      tensor.placement = checkpoint ? "checkpoint" : storage.read_by_backward ? "keep" : "recompute";
     }
   }
+  erase_unused_inputs(stamps, ranks, begin, tensors);
   return tensors;
 }
 

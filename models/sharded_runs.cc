@@ -54,17 +54,21 @@ void ShardedRuns::gather(std::int32_t number, std::size_t now, const std::vector
   if (sharding_.copies) writer_.wait_for(freed_by_);  // of the buffers before this one, those that were let go of are free
   for (const std::int32_t each : wrapped.units) {
     const UnitResidents& resident = residents_[at(each)];
-    const StorageId shard = resident.master.valid() ? resident.master : resident.weights;
-    writer_.read(~shard.index, Bytes(0), unit(each).shard);
+    if (unit(each).trained) writer_.read(~unit(each).source.index, Bytes(0), unit(each).shard);
+    if (unit(each).frozen_shard.value > 0) writer_.read(~resident.weights.index, Bytes(0), unit(each).frozen_shard);
   }
   for (const std::int32_t buffer : buffers) writer_.write(buffer, Bytes(0), writer_.size(buffer));
   writer_.end();
-  kernel(wrapped, wrapped.gather, sharding_.gather, PassStream::kGather, true);
-  for (const std::int32_t buffer : buffers) {
-    writer_.read(buffer, Bytes(0), writer_.size(buffer));
-    writer_.write(buffer, Bytes(0), writer_.size(buffer));
-  }
-  writer_.end();
+  const auto join = [&](WorkId work, LabelId kind) {
+    kernel(wrapped, work, kind, PassStream::kGather, true);
+    for (const std::int32_t buffer : buffers) {
+      writer_.read(buffer, Bytes(0), writer_.size(buffer));
+      writer_.write(buffer, Bytes(0), writer_.size(buffer));
+    }
+    writer_.end();
+  };
+  join(wrapped.gather, sharding_.gather);
+  if (wrapped.expert_gather.valid()) join(wrapped.expert_gather, sharding_.expert_gather);
 }
 
 void ShardedRuns::copy_out(std::int32_t number, std::vector<std::int32_t>& weights) {
@@ -134,7 +138,7 @@ void ShardedRuns::before_run(std::size_t run, std::vector<std::int32_t>& weights
   if (!backward && !running.makes_gradients_in_forward) return;
   // Where gradients accumulate unsharded over the micro-batches, their place lives all step.
   for (const std::int32_t each : {runs_[run], running.tied}) {
-    if (each < 0 || !unit(each).present || gradients[at(each)] != kNoCode) continue;
+    if (each < 0 || !unit(each).trained || gradients[at(each)] != kNoCode) continue;
     gradients[at(each)] = add_storage(unit(each).gradients, Role::kGradients, sharding_.gradients_name, unit(each).layer);
   }
 }
@@ -151,7 +155,7 @@ void ShardedRuns::after_run(std::size_t run, std::vector<std::int32_t>& weights,
   for (const UnitWrap* each : done) free_weights(*each, weights);
   if (pass_ != PassKind::kBackward || comes_again || !reduces) return;
   for (const UnitWrap* each : done) {
-    if (!each->units.empty()) reduce(*each, gradients);
+    if (!each->trained.empty()) reduce(*each, gradients);
   }
   if (last) wait_for_reductions();
 }
@@ -175,7 +179,7 @@ std::int32_t ShardedRuns::reduce_input(const UnitWrap& wrapped, const std::vecto
   const std::int32_t input = add_storage(wrapped.reduce_input, Role::kCommunication, sharding_.reduce_input_name, wrapped.layer);
   const PassStream stream = sharding_.copies ? PassStream::kCompute : PassStream::kReduce;
   kernel(wrapped, wrapped.reduce_copy, sharding_.reduce_copy, stream, false);
-  for (const std::int32_t each : wrapped.units) writer_.read(gradients[at(each)], Bytes(0), unit(each).gradients);
+  for (const std::int32_t each : wrapped.trained) writer_.read(gradients[at(each)], Bytes(0), unit(each).gradients);
   writer_.write(input, Bytes(0), wrapped.reduce_input);
   writer_.wait_for(last);
   if (sharding_.copies) {
@@ -190,7 +194,7 @@ std::int32_t ShardedRuns::reduce_input(const UnitWrap& wrapped, const std::vecto
 // reduce-scatter, the sum over replicas and the addition to what earlier micro-batches left.
 void ShardedRuns::reduce(const UnitWrap& wrapped, const std::vector<std::int32_t>& gradients) {
   std::vector<Tensor> inputs, shards, outputs;  // storages are codes
-  for (const std::int32_t each : wrapped.units) {
+  for (const std::int32_t each : wrapped.trained) {
     inputs.push_back({StorageId{gradients[at(each)]}, Bytes(0), unit(each).gradients});
     shards.push_back({StorageId{~residents_[at(each)].gradients.index}, Bytes(0), unit(each).reduced_shard});
   }
@@ -208,8 +212,10 @@ void ShardedRuns::reduce(const UnitWrap& wrapped, const std::vector<std::int32_t
     writer_.end();
   };
   write(wrapped.reduce_scatter, sharding_.reduce_scatter, true, inputs, outputs);
+  if (wrapped.expert_reduce_scatter.valid()) write(wrapped.expert_reduce_scatter, sharding_.expert_reduce_scatter, true, inputs, outputs);
   last_scatter_ = last_reduction_;
   if (sharding_.has_replicas) write(wrapped.replicas, sharding_.replicas, true, outputs, outputs);
+  if (wrapped.expert_replicas.valid()) write(wrapped.expert_replicas, sharding_.expert_replicas, true, outputs, outputs);
   if (sharding_.adds) write(wrapped.add, sharding_.add, false, outputs, shards);
 }
 

@@ -25,6 +25,8 @@ class ShardedRuns {
   // `weights` and `gradients`: codes by unit. Before a run its unit's weights are there and a place for the gradients that it makes.
   void before_run(std::size_t run, std::vector<std::int32_t>& weights, std::vector<std::int32_t>& gradients);
   // `reduces`: this micro-batch's gradients are reduced.
+  // Reduced at the end of the pass.
+  bool in_root(std::int32_t number) const { return wrap(unit(number).wrap).root; }
   void after_run(std::size_t run, std::vector<std::int32_t>& weights, const std::vector<std::int32_t>& gradients, bool reduces);
 
  private:

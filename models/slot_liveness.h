@@ -4,27 +4,28 @@
 
 #include <vector>
 
-#include "models/slot_table.h"
+#include "models/layer_stack.h"
 
 namespace stepsim {
 
 class SlotLiveness {
  public:
-  SlotLiveness(const SlotTable&, std::int64_t layers);  // only the first layer's input is live; the table outlives this
+  explicit SlotLiveness(const LayerStack&);  // only the first layer's input is live
 
   bool live(std::int32_t layer, SlotIndex root) const;
   void make(std::int32_t layer, SlotIndex root);
   void drop(std::int32_t layer, SlotIndex root);
   void end_run() { ++run_; }  // forward ops that follow belong to another run
 
-  // Whether the root outlives a run: saved, or between two layers.
-  bool lasting(SlotIndex root) const;
+  // Whether the root outlives a run: saved, shared, or between two layers.
+  bool lasting(std::int32_t layer, SlotIndex root) const { return is_lasting(stack_.table(layer), root); }
 
  private:
-  std::size_t index(std::int32_t layer, SlotIndex root) const;
+  static bool is_lasting(const SlotTable&, SlotIndex root);
+  std::size_t index(const SlotTable&, std::int32_t layer, SlotIndex root) const;
 
-  const SlotTable& table_;
-  std::size_t width_;  // places per layer
+  LayerStack stack_;
+  std::vector<std::size_t> begin_;  // of the layers' own places; the places between layers come first
   std::int32_t run_ = 1;
   std::vector<std::int32_t> made_in_;  // 0: not there; a run, or kLasting
 };

@@ -42,6 +42,7 @@ SlotTable::SlotTable(const LayerTemplate& layer) {
   if (layer.output != kNoSlot) output = root[at(layer.output)];
   forward_made.assign(slots, false);
   saved.assign(slots, false);
+  shared.assign(slots, false);
   makers.resize(slots);
   updaters.resize(slots);
   if (input != kNoSlot) forward_made[at(input)] = true;
@@ -59,10 +60,11 @@ SlotTable::SlotTable(const LayerTemplate& layer) {
     }
     forward_makes.push_back(std::move(makes));
   }
+  for (std::size_t slot = 0; slot < slots; ++slot) shared[slot] = forward_made[slot] && layer.slots[slot].kind == SlotKind::kShared;
   for (const TemplateOp& op : layer.forward) forward_needs.push_back(forward_roots(*this, op));
   for (const TemplateOp& op : layer.backward) {
     backward_needs.push_back(forward_roots(*this, op));
-    for (const SlotIndex needed : backward_needs.back()) saved[at(needed)] = true;
+    for (const SlotIndex needed : backward_needs.back()) saved[at(needed)] = !shared[at(needed)];
   }
 }
 

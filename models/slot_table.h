@@ -16,7 +16,8 @@ struct SlotTable {
 
   std::vector<SlotIndex> root;                         // by slot
   std::vector<bool> forward_made;                      // by root: written by a forward op, or the layer's input
-  std::vector<bool> saved;                             // by root: forward_made and read by a backward op
+  std::vector<bool> saved;                             // by root: forward_made, read by a backward op, not shared: what policies decide on
+  std::vector<bool> shared;                            // by root: forward_made, and other layers read it
   std::vector<std::vector<std::int32_t>> makers;       // by root: forward ops that write it or update it in place
   std::vector<std::vector<std::int32_t>> updaters;     // by root: forward ops that update it in place
   std::vector<std::vector<SlotIndex>> forward_needs;   // by forward op: forward-made roots that must be there before it runs

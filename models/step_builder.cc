@@ -6,6 +6,8 @@
 #include <set>
 
 #include "models/data_parallel.h"
+#include "models/deferred_head.h"
+#include "models/first_layer.h"
 #include "models/graph_limit.h"
 #include "models/micro_batch_script.h"
 #include "models/optimizer_phase.h"
@@ -13,6 +15,7 @@
 #include "models/resident_storages.h"
 #include "models/saved_tensors.h"
 #include "models/step_frame.h"
+#include "models/step_memory.h"
 #include "models/step_stamper.h"
 #include "models/template_builder.h"
 #include "models/template_stamp.h"
@@ -53,6 +56,8 @@ std::vector<std::string> not_modelled(const StepRequest& request) {
   std::vector<std::string> notes{"data loading and logging between steps"};
   if (!request.framework.always_clips) notes.push_back("gradient norms above the clipping threshold, which cost a pass over the gradients");
   if (request.training.precision == Precision::kFp16) notes.push_back("loss scaling: no step is skipped");
+  if (request.training.optimizer == OptimizerKind::kMuon)
+    notes.push_back("Muon's products that orthogonalise momentum: time of its bytes alone");
   if (request.parallel.pipeline > 1) notes.push_back("launch cost of the sending half of a point-to-point transfer");
   return notes;
 }
@@ -68,7 +73,7 @@ void check_segments(const PlacementPolicy& policy, const StageLayout& stages) {
 
 void check_reduce_dtype(const StepRequest& request) {
   const DType found = *request.parallel.reduce_dtype, wanted = *request.training.gradient_dtype;
-  if (request.parallel.zero >= 2 || request.parallel.data == 1 || found == wanted) return;
+  if (request.parallel.zero >= 2 || !has_replicas(request.parallel) || found == wanted) return;
   throw InputError({"--set parallel.reduce_dtype"},
                    fmt::format("found {}, wanted {}: zero 0 and 1 reduce gradients in the buffer where they accumulate (--grad-dtype)",
                                dtype_name(found), dtype_name(wanted)));
@@ -92,11 +97,62 @@ void check_micro_batches(const PlacementPolicy& policy, std::int64_t micro_batch
   }
 }
 
+// A shared storage lives on one device.
+void check_shared(const LayerStack& stack, const ParallelLayout& parallel) {
+  if (parallel.pipeline == 1) return;
+  for (std::int32_t kind = 0; kind < stack.kinds(); ++kind) {
+    for (const Slot& slot : stack.kind(kind).slots) {
+      if (slot.kind != SlotKind::kShared) continue;
+      throw InputError({"--pp"}, fmt::format("found {}, wanted 1: \"{}\" is read by layers of other stages (an encoder-decoder), whose "
+                                             "transfers are not built",
+                                             parallel.pipeline, slot.name));
+    }
+  }
+}
+
+bool has_slot(const LayerTemplate& source, SlotKind kind, const std::string& name) {
+  return std::any_of(source.slots.begin(), source.slots.end(), [&](const Slot& slot) { return slot.kind == kind && slot.name == name; });
+}
+
+std::int64_t elements_of(const std::vector<std::int64_t>& shape) {
+  std::int64_t elements = 1;
+  for (const std::int64_t extent : shape) elements *= extent;
+  return elements;
+}
+
+// What a unit holds itself: weights that it shares with the embedding of its stage are the embedding's, of another stage a copy.
+UnitParameters unit_parameters(const TemplateStamp& stamp, std::int32_t layer, const TrainingRecipe& training,
+                               const LayerTemplate& embedding) {
+  const LayerTemplate& source = *stamp.source;
+  const std::int64_t bytes = bits_of(compute_dtype(training.precision)) / 8;
+  UnitParameters unit{.layer = layer, .frozen = source.frozen_bytes, .cached = source.cached_weights};
+  for (std::size_t slot = 0; slot < source.slots.size(); ++slot) {
+    const Slot& weight = source.slots[slot];
+    if (stamp.roots[slot].place != OperandPlace::kWeights || weight.kind != SlotKind::kWeight) continue;
+    if (!training.trainable.trains_all() && !has_slot(source, SlotKind::kWeightGradient, weight.name + " gradient")) {
+      // The template counts its frozen weights but for those that the embedding owns.
+      if (&source != &embedding && has_slot(embedding, SlotKind::kWeight, weight.name)) unit.frozen += weight.size;
+      continue;
+    }
+    const bool low = weight.dtype == DType::kFp8 || weight.dtype == DType::kMxFp8 || weight.dtype == DType::kNvFp4;
+    const std::int64_t elements = low ? elements_of(weight.shape) : weight.size.value / bytes;
+    unit.kept += weight.size;
+    unit.parameters += elements;
+    if (weight.expert) unit.expert_parameters += elements;
+    if (layer >= 0 && weight.shape.size() > 1) unit.matrices += elements;
+  }
+  return unit;
+}
+
 // The builder of one step: what its parts share.
 class StepWriter {
  public:
-  StepWriter(const StepRequest& request, const StepTemplates& templates, std::int64_t micro_batches)
-      : request_(request), parallel_(request.parallel), templates_(templates), micro_batches_(static_cast<std::int32_t>(micro_batches)) {}
+  StepWriter(const StepRequest& request, const StepTemplates& templates, const LayerStack& stack, std::int64_t micro_batches)
+      : request_(request),
+        parallel_(request.parallel),
+        templates_(templates),
+        stack_(stack),
+        micro_batches_(static_cast<std::int32_t>(micro_batches)) {}
 
   BuiltStep write(BuiltStep built) && {
     stages_ = built.stages;
@@ -106,14 +162,17 @@ class StepWriter {
     add_unit_residents(built);
     const OptimizerContext context{request_.model, request_.training, parallel_, request_.framework, residents_};
     make_scripts();
-    const std::vector<StagePasses> passes = pipeline_passes(parallel_.schedule, stages_.stages, stages_.chunks, micro_batches_);
+    std::vector<StagePasses> passes =
+        pipeline_passes(parallel_.schedule, stages_.stages, stages_.chunks, micro_batches_, parallel_.micro_batch_group);
+    add_deferred_head_passes(passes, stages_.chunks, deferred_head());
     const std::vector<PipelineItem> program = pipeline_program(passes, stages_.chunks, *parallel_.point_to_point);
     reserve();
     const bool exchanges = *parallel_.point_to_point != PointToPoint::kOverlapped;
     StepStamper stamper(builder_, frame_, scripts_, passes, micro_batches_,
                         {.frees_outputs = *parallel_.deallocate_outputs,
                          .host_waits = exchanges && request_.framework.waits_after_exchange,
-                         .stride = parallel_.tensor * parallel_.context * parallel_.data});
+                         .stride = parallel_.tensor * parallel_.replicas()});
+    stamper.touch(add_pass_memory(builder_, frame_, memory(), residents_, scripts_, passes));
     gather_weights_first(context, stamper);
     stamper.write(program);
     add_optimizer_phase(builder_, frame_, context, tails(stamper));
@@ -131,9 +190,14 @@ class StepWriter {
   bool tied_on_one_stage() const { return request_.model.tied_head && parallel_.pipeline == 1; }
 
   void make_stamps() {
-    embedding_ = make_stamp(builder_, templates_.embedding, batch_);
-    layer_ = make_stamp(builder_, templates_.layer, batch_);
-    head_ = make_stamp(builder_, templates_.head, batch_, tied_on_one_stage() ? &templates_.embedding : nullptr);
+    const LayerTemplate* const embedding = parallel_.pipeline == 1 ? &templates_.embedding : nullptr;  // of the same stage
+    embedding_ = make_stamp(builder_, templates_.embedding, named_);
+    for (const LayerTemplate& kind : templates_.kinds) kinds_.push_back(make_stamp(builder_, kind, named_, embedding));
+    head_ = make_stamp(builder_, templates_.head, named_, embedding);
+  }
+
+  bool ties_layers() const {
+    return std::any_of(kinds_.begin(), kinds_.end(), [](const TemplateStamp& kind) { return kind.tied; });
   }
 
   void make_chunks() {
@@ -141,20 +205,17 @@ class StepWriter {
       chunks_.emplace_back();
       for (std::int32_t index = 0; index < stages_.chunks; ++index) {
         const ModelChunk& chunk = stages_.chunk(stage, index);
-        chunks_.back().push_back({.layer = layer_,
+        chunks_.back().push_back({.kinds = kinds_,
+                                  .kind_of = templates_.kind_of,
                                   .embedding = chunk.embedding ? &embedding_ : nullptr,
                                   .head = chunk.head ? &head_ : nullptr,
-                                  .batch = batch_,
+                                  .batch = named_.batch,
+                                  .shared = named_.shared.size(),
                                   .first_layer = chunk.first_layer,
                                   .layers = chunk.layers,
-                                  .ties_head = tied_on_one_stage()});
+                                  .ties_head = tied_on_one_stage() || head_.tied || ties_layers()});
       }
     }
-  }
-
-  // Parameters whose storage is the unit's own: the table of a head tied on the same stage is the embedding's.
-  std::int64_t own_parameters(const TemplateStamp& stamp) const {
-    return stamp.own_weights.value / parameter_bytes(request_.training, parallel_).weight;
   }
 
   void add_unit_residents(BuiltStep& built) {
@@ -163,19 +224,19 @@ class StepWriter {
       std::vector<UnitParameters>& units = parameters.emplace_back();
       std::int64_t sum = 0;
       for (const ChunkStamps& chunk : chunks) {
-        const std::size_t first = chunk.embedding != nullptr ? 1 : 0;
         for (std::size_t unit = 0; unit < chunk.units(); ++unit) {
-          const bool inner = unit >= first && unit - first < static_cast<std::size_t>(chunk.layers);
-          const std::int64_t layer = inner ? chunk.first_layer + static_cast<std::int64_t>(unit - first) : -1;
-          units.push_back({own_parameters(chunk.unit(unit)), static_cast<std::int32_t>(layer)});
+          units.push_back(unit_parameters(chunk.unit(unit), chunk.layer_of(unit), request_.training, templates_.embedding));
           sum += units.back().parameters;
         }
       }
       built.parameters_of_stage.push_back(sum);
     }
     built.parameters_per_device = *std::max_element(built.parameters_of_stage.begin(), built.parameters_of_stage.end());
-    residents_ = add_residents(builder_, frame_, request_.training, parallel_, request_.framework, parameters, request_.library_workspace);
+    residents_ =
+        add_residents(builder_, frame_, request_.training, parallel_, request_.framework, parameters, library_workspaces(memory()));
   }
+
+  StepMemoryContext memory() const { return {request_, templates_, stages_, chunks_}; }
 
   std::span<const UnitResidents> residents_of(std::size_t stage, std::size_t chunk) const {
     std::size_t first = 0;
@@ -183,7 +244,7 @@ class StepWriter {
     return std::span(residents_.stages[stage]).subspan(first, chunks_[stage][chunk].units());
   }
 
-  bool reduces_whole_gradients() const { return parallel_.data > 1 && parallel_.zero <= 1; }
+  bool reduces_whole_gradients() const { return has_replicas(parallel_) && parallel_.zero <= 1; }
 
   void make_scripts() {
     scripts_.resize(chunks_.size());
@@ -212,19 +273,22 @@ class StepWriter {
     const std::optional<UnitSharding> sharding =
         unit_sharding(builder_, stamps, residents, parallel_, request_.framework, residents_.bytes, micro_batches_);
     ScriptOptions options{.defers_weight_gradients = parallel_.schedule == PipelineKind::kZbH1 && parallel_.pipeline > 1,
+                          .defers_head = false,
                           .keeps_output = !*parallel_.deallocate_outputs,
                           .input_gather = input_gather(),
                           .sharding = sharding ? &*sharding : nullptr,
                           .buckets = {},
+                          .updates = updates_in_backward(residents),
                           .reduces = *parallel_.reduce_every_micro_batch,
                           .offload = request_.placement.offload.schedule};
     ChunkScripts scripts;
     scripts.script_of.resize(static_cast<std::size_t>(micro_batches_));
     const auto add = [&](std::int32_t begin, std::int32_t end) {
+      options.defers_head = stamps.head != nullptr && begin < deferred_head();
       const PlacementPolicy policy = chunk_policy(request_.placement, stamps.first_layer, stamps.layers, begin);
-      const PlacementPlan plan =
-          stamps.layers == 0 ? PlacementPlan{}
-                             : make_plan(templates_.layer, stamps.layers, policy, request_.framework, static_cast<std::int64_t>(stage));
+      const PlacementPlan plan = stamps.layers == 0 ? PlacementPlan{}
+                                                    : make_plan(stack_.part(stamps.first_layer, stamps.layers), policy, request_.framework,
+                                                                static_cast<std::int64_t>(stage));
       std::fill(scripts.script_of.begin() + begin, scripts.script_of.begin() + end, static_cast<std::int32_t>(scripts.scripts.size()));
       scripts.scripts.push_back(make_script(builder_, stamps, plan, residents, frame_.labels, options));
     };
@@ -243,9 +307,20 @@ class StepWriter {
     return scripts;
   }
 
-  // First micro-batches of ranges with one placement each.
+  // By unit of a chunk; empty: the optimizer follows the passes.
+  std::vector<std::vector<UpdateKernel>> updates_in_backward(std::span<const UnitResidents> residents) {
+    std::vector<std::vector<UpdateKernel>> updates;
+    if (!request_.training.optimizer_in_backward) return updates;
+    const OptimizerContext context{request_.model, request_.training, parallel_, request_.framework, residents_};
+    for (const UnitResidents& unit : residents) updates.push_back(update_kernels(builder_, context, unit));
+    return updates;
+  }
+
+  std::int32_t deferred_head() const { return deferred_head_passes(request_.training, parallel_, micro_batches_); }
+
+  // First micro-batches of ranges that are alike.
   std::vector<std::int32_t> placement_begins() const {
-    std::set<std::int64_t> begins{0};
+    std::set<std::int64_t> begins{0, deferred_head()};
     for (const PlacementRow& row : request_.placement.rows) {
       begins.insert(row.first_micro_batch);
       if (row.last_micro_batch >= 0) begins.insert(row.last_micro_batch + 1);
@@ -279,7 +354,7 @@ class StepWriter {
 
   // Weights that the last step updated are gathered beside this one's first forward passes.
   void gather_weights_first(const OptimizerContext& context, StepStamper& stamper) {
-    if (parallel_.data == 1 || parallel_.zero == 0 || parallel_.zero == 3 || !*parallel_.overlap_weight_gather) return;
+    if (!has_replicas(parallel_) || parallel_.zero == 0 || parallel_.zero == 3 || !*parallel_.overlap_weight_gather) return;
     for (std::size_t stage = 0; stage < chunks_.size(); ++stage) {
       for (std::size_t chunk = 0; chunk < chunks_[stage].size(); ++chunk) {
         std::vector<OpId> gathers;
@@ -302,12 +377,23 @@ class StepWriter {
     return {};
   }
 
+  std::int64_t expert_layers(const std::vector<ChunkStamps>& chunks) const {
+    std::int64_t count = 0;
+    for (const ChunkStamps& chunk : chunks) {
+      for (std::int64_t layer = chunk.first_layer; layer < chunk.first_layer + chunk.layers; ++layer) {
+        count += chunk.layer(layer).source->expert_parameters > 0;
+      }
+    }
+    return count;
+  }
+
   std::vector<StageTail> tails(const StepStamper& stamper) const {
     std::vector<StageTail> tails;
     for (std::size_t stage = 0; stage < chunks_.size(); ++stage) {
       const auto index = static_cast<std::int32_t>(stage);
       StageTail& tail = tails.emplace_back();
       tail.layers = stages_.layers_of(index);
+      tail.expert_layers = expert_layers(chunks_[stage]);
       tail.last_compute = stamper.last_op(index, PassStream::kCompute);
       tail.last_reduce = stamper.last_op(index, PassStream::kReduce);
       for (std::size_t chunk = 0; chunk < chunks_[stage].size(); ++chunk) {
@@ -341,12 +427,14 @@ class StepWriter {
   const StepRequest& request_;
   const ParallelLayout& parallel_;
   const StepTemplates& templates_;
+  LayerStack stack_;
   std::int32_t micro_batches_;
   StageLayout stages_;
   OpGraphBuilder builder_;
   StepFrame frame_;
-  std::vector<BatchTensor> batch_;
-  TemplateStamp embedding_, layer_, head_;
+  NamedTensors named_;
+  TemplateStamp embedding_, head_;
+  std::vector<TemplateStamp> kinds_;              // of layers
   std::vector<std::vector<ChunkStamps>> chunks_;  // by stage, chunk; so are the next three
   ResidentStorages residents_;
   std::vector<std::vector<std::vector<GradientBucket>>> buckets_;
@@ -354,6 +442,36 @@ class StepWriter {
 };
 
 }  // namespace
+
+StepTemplates step_templates(const TemplateContext& context) {
+  StepTemplates templates{.embedding = embedding_layer(context), .kinds = {}, .kind_of = {}, .head = head_layer(context)};
+  const std::vector<LayerKind> kinds = context.model.kinds();
+  for (const LayerKind& kind : kinds) templates.kinds.push_back(transformer_layer(context, kind));
+  const std::int64_t layers = context.model.layers;
+  if (kinds.size() == 1) return templates;
+  if (layers > kMostGraphOps) check_graph_size({layers, 0}, layers, {}, 1);  // refuses: a layer has an op at least
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    const auto kind = std::find(kinds.begin(), kinds.end(), context.model.kind(layer));
+    STEPSIM_CHECK(kind != kinds.end());
+    templates.kind_of.push_back(static_cast<std::int32_t>(kind - kinds.begin()));
+  }
+  return templates;
+}
+
+LayerStack layer_stack(const StepTemplates& templates, std::int64_t layers) {
+  STEPSIM_CHECK(!templates.kinds.empty());
+  if (templates.kind_of.empty()) return LayerStack(templates.kinds.front(), layers);
+  STEPSIM_CHECK(static_cast<std::int64_t>(templates.kind_of.size()) == layers);
+  return LayerStack(templates.kinds, templates.kind_of);
+}
+
+// Where a chunk runs more micro-batches than there are stages before the next one's turn, its stage runs ahead of what the next stage
+// takes: an exchange that both leave together would block.
+static void check_micro_batch_group(const ParallelLayout& parallel) {
+  if (parallel.micro_batch_group <= parallel.pipeline || *parallel.point_to_point == PointToPoint::kOverlapped) return;
+  throw InputError({"--p2p"}, "found " + std::string(point_to_point_name(*parallel.point_to_point)) + " with groups of " +
+                                  std::to_string(parallel.micro_batch_group) + " micro-batches, wanted overlapped");
+}
 
 BuiltStep build_step(const StepRequest& given, const StepTemplates& templates) {
   StepRequest request = given;
@@ -365,18 +483,23 @@ BuiltStep build_step(const StepRequest& given, const StepTemplates& templates) {
   STEPSIM_CHECK(request.training.global_batch % together == 0);
   const std::int64_t micro_batches = request.training.global_batch / together;
   const PipelineShape shape{request.parallel.pipeline, request.parallel.virtual_stages};
-  const GraphSize pipeline = pipeline_size(templates.layer, shape, micro_batches);
-  check_graph_size(least_graph_size(templates.layer, layers, micro_batches) + pipeline, layers, shape, micro_batches);
+  const LayerStack stack = layer_stack(templates, layers);
+  const GraphSize pipeline = pipeline_size(stack, shape, micro_batches);
+  check_graph_size(least_graph_size(stack, micro_batches) + pipeline, layers, shape, micro_batches);
+  check_shared(stack, request.parallel);
+  check_optimizer_in_backward(request.training, request.parallel, micro_batches);
   BuiltStep built;
   built.stages = stage_layout(layers, request.parallel.pipeline, request.parallel.virtual_stages, request.parallel.split);
-  built.warnings = check_policy(request.placement, templates.layer, layers, request.training.attention);
+  built.warnings = check_policy(request.placement, stack, request.training.attention);
   check_segments(request.placement, built.stages);
   check_reduce_dtype(request);
+  check_deferred_head_passes(request.training, request.parallel);
+  check_micro_batch_group(request.parallel);
   warn_of_missing_kernels(request.training, built.warnings);
   check_micro_batches(request.placement, micro_batches);
-  const PlacementPlan whole = make_plan(templates.layer, layers, chunk_policy(request.placement, 0, layers), request.framework);
-  check_graph_size(graph_size(templates.layer, whole, layers, micro_batches) + pipeline, layers, shape, micro_batches);
-  return StepWriter(request, templates, micro_batches).write(std::move(built));
+  const PlacementPlan whole = make_plan(stack, chunk_policy(request.placement, 0, layers), request.framework);
+  check_graph_size(graph_size(stack, whole, micro_batches) + pipeline, layers, shape, micro_batches);
+  return StepWriter(request, templates, stack, micro_batches).write(std::move(built));
 }
 
 BuiltStep build_step(const StepRequest& request) {
@@ -386,7 +509,9 @@ BuiltStep build_step(const StepRequest& request) {
   resolved.parallel = with_preset(request.parallel, request.training, request.framework);
   resolved.training = with_gradient_dtype(request.training, resolved.parallel, request.framework);
   const TemplateContext context{resolved.model, resolved.training, resolved.parallel, resolved.framework};
-  return build_step(resolved, {embedding_layer(context), transformer_layer(context), head_layer(context)});
+  StepTemplates templates = step_templates(context);
+  end_backward_at_first_layer(templates, resolved);
+  return build_step(resolved, templates);
 }
 
 }  // namespace stepsim

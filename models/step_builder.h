@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "models/layer_template.h"
+#include "models/layer_stack.h"
 #include "models/placement_plan.h"
 #include "models/stage_layout.h"
 #include "sim/metrics.h"
@@ -13,13 +13,20 @@
 
 namespace stepsim {
 
+// Bytes that libraries keep on a machine: facts of machine and library. How many of each live is the framework's.
+struct LibraryWorkspaces {
+  Bytes blas_handle{};  // of one cuBLAS handle
+  Bytes engine{};       // of Transformer Engine's products
+  Bytes other{};        // lives all step whatever the framework is
+};
+
 struct StepRequest {
   ModelSpec model;
   TrainingRecipe training;
   ParallelLayout parallel;
   FrameworkPreset framework;
   PlacementPolicy placement;
-  Bytes library_workspace{};  // lives all step (cuBLAS handles): a fact of machine and library, role workspace
+  LibraryWorkspaces workspaces{};
 };
 
 // One saved tensor of one layer, for explain.
@@ -47,10 +54,16 @@ struct BuiltStep {
   std::vector<std::string> not_modelled;
 };
 
-// The three templates that a step is stamped from; one layer template serves all layers.
+// The templates that a step is stamped from.
 struct StepTemplates {
-  LayerTemplate embedding, layer, head;
+  LayerTemplate embedding;
+  std::vector<LayerTemplate> kinds;     // of layers
+  std::vector<std::int32_t> kind_of{};  // by layer, an index of `kinds`; empty: all the first
+  LayerTemplate head;
 };
+StepTemplates step_templates(const TemplateContext&);
+// Of `layers` layers. The templates outlive it.
+LayerStack layer_stack(const StepTemplates&, std::int64_t layers);
 
 // Throws InputError for what check_layout and check_policy refuse, and for graphs above 200 million ops (with the number).
 BuiltStep build_step(const StepRequest&);

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "models/data_parallel.h"
+
 namespace stepsim {
 
 namespace {
@@ -58,6 +60,13 @@ void add_copies(OpGraphBuilder& builder, StageFrame& stage, std::int32_t index, 
 
 }  // namespace
 
+QueueId StageFrame::communicator(PassStream where, Group group) const {
+  if (where != PassStream::kCompute) return queue(where);
+  if (group == Group::kContext) return context;
+  // An expert's tensor-parallel ranks are those of the layer where it has no others.
+  return group == Group::kExpert && expert.valid() ? expert : queue(PassStream::kTensor);
+}
+
 StepFrame add_step_frame(OpGraphBuilder& builder, const ParallelLayout& parallel, const FrameworkPreset& framework,
                          const PlacementPolicy& placement) {
   StepFrame frame;
@@ -68,13 +77,15 @@ StepFrame add_step_frame(OpGraphBuilder& builder, const ParallelLayout& parallel
     if (parallel.tensor > 1) {
       add_group(builder, stage, PassStream::kTensor, kTensorStream, add_communicator(builder, stage, kTensorStream));
     }
-    if (parallel.data > 1) {
+    if (parallel.context > 1) stage.context = add_communicator(builder, stage, kContextGroup);
+    if (parallel.expert > 1 || parallel.expert_tensor > 1) stage.expert = add_communicator(builder, stage, kExpertGroup);
+    if (has_replicas(parallel)) {
       const QueueId communicator = add_communicator(builder, stage, kDataGroup);
       add_group(builder, stage, PassStream::kGather, kGatherStream, communicator);
       add_group(builder, stage, PassStream::kReduce, kReduceStream, communicator);
     }
     if (parallel.pipeline > 1) add_transfer_streams(builder, stage, *parallel.point_to_point);
-    const bool tables = parallel.data > 1 && parallel.zero >= 2 && framework.copies_pointer_tables;
+    const bool tables = has_replicas(parallel) && parallel.zero >= 2 && framework.copies_pointer_tables;
     if (placement.offloads() || tables) add_engines(builder, stage, placement.offloads() ? placement.offload.schedule.engines : 2);
     if (placement.offloads()) add_copies(builder, stage, index, placement.offload.schedule);
     // 1,024 launches: the depth of a CUDA stream's queue before a launch blocks (spec/engine.md section 3).

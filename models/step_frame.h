@@ -34,6 +34,7 @@ struct StageFrame {
   DeviceId device;
   std::array<StreamId, kPassStreams> streams;        // none where there is no such group
   std::array<QueueId, kPassStreams> queues;          // communicators; gathers and reductions share one
+  QueueId context, expert;                           // communicators of those groups, whose collectives run on compute's stream
   std::array<StreamId, kTransferStreams> transfers;  // none with one stage; all one under blocking point-to-point
   StreamId model_parallel;                           // collectives over the stages; none with one stage
   std::array<QueueId, 2> engines;                    // by CopyEngine; none without offload, one for both where the device has one
@@ -43,6 +44,8 @@ struct StageFrame {
   StreamId compute() const { return streams[0]; }
   StreamId stream(PassStream each) const { return streams[static_cast<std::size_t>(each)]; }
   QueueId queue(PassStream each) const { return queues[static_cast<std::size_t>(each)]; }
+  // Of an op of a pass: on compute's stream its group's, the tensor-parallel one where it names no other.
+  QueueId communicator(PassStream stream, Group group) const;
   StreamId stream(TransferStream each) const { return transfers[static_cast<std::size_t>(each)]; }
 };
 

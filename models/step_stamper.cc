@@ -50,6 +50,24 @@ void StepStamper::units_wait(std::int32_t stage, std::int32_t chunk, std::vector
   stages_[at(stage)].gathers[at(chunk)] = std::move(gathers);
 }
 
+void StepStamper::touch(std::span<const PassTouch> touches) {
+  for (const PassTouch& each : touches) touches_[{each.stage, each.pass, each.op}].push_back(each);
+}
+
+void StepStamper::add_touches(const std::vector<PassTouch>& touches, OpLinks& links) {
+  touched_writes_.assign(links.writes.begin(), links.writes.end());
+  touched_holds_.assign(links.holds.begin(), links.holds.end());
+  for (const PassTouch& each : touches) {
+    if (each.written.value > 0) {
+      touched_writes_.push_back({each.storage, Bytes(0), each.written});
+    } else {
+      touched_holds_.push_back(each.storage);
+    }
+  }
+  links.writes = touched_writes_;
+  links.holds = touched_holds_;
+}
+
 StorageId StepStamper::first_storage(std::int32_t stage, std::int32_t chunk) const {
   return StorageId{stages_[at(stage)].instances[at(chunk) * at(micro_batches_)].first_storage};
 }
@@ -157,6 +175,7 @@ void StepStamper::write_pass(const PipelineItem& item) {
   writing.compute_waits = !writing.exchanged.empty();
   std::vector<Edge> edges;
   std::vector<OpId> held_up;  // the launch
+  auto touch = touches_.lower_bound({item.stage, item.pass, writing.begin});
   for (std::int32_t i = writing.begin; i < writing.end; ++i) {
     const ScriptOp& op = source.ops[at(i)];
     add_waits(writing, stage, i, edges);
@@ -167,10 +186,10 @@ void StepStamper::write_pass(const PipelineItem& item) {
     read = op.read_end;
     write = op.write_end;
     hold = op.hold_end;
-    // Collectives that block compute run on its stream and belong to the tensor-parallel group.
-    const QueueId queue = frame.queue(op.stream == PassStream::kCompute ? PassStream::kTensor : op.stream);
+    const QueueId queue = frame.communicator(op.stream, op.group);
     if (op.queued) links.queues = std::span(&queue, 1);
     if (op.engine != CopyEngine::kNone) links.queues = std::span(&frame.engines[static_cast<std::size_t>(op.engine)], 1);
+    if (touch != touches_.end() && touch->first == std::array{item.stage, item.pass, i}) add_touches((touch++)->second, links);
     const OpId limit = limit_of(writing, stage, op);
     held_up.clear();
     if (i == writing.begin && rules_.host_waits) held_up = writing.exchanged;

@@ -1,6 +1,8 @@
 // Writes the passes and transfers of all pipeline stages into a graph: each pass is a part of its chunk's script, its numbers shifted.
 #pragma once
 
+#include <array>
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -26,6 +28,13 @@ struct TransferRules {
   std::int32_t stride = 1;    // ranks between neighbouring stages
 };
 
+// An op of a pass of a stage that has a storage of the graph beside its own operands.
+struct PassTouch {
+  std::int32_t stage = 0, pass = 0, op = 0;  // op: of the pass's script
+  StorageId storage;
+  Bytes written;  // by it, all of the storage; 0: the op only holds it
+};
+
 class StepStamper {
  public:
   // All must outlive it. `scripts` and `passes` by stage.
@@ -34,6 +43,8 @@ class StepStamper {
 
   // What the first forward runs of a chunk's units wait for: gathers of their weights that the graph holds already; none: nothing.
   void units_wait(std::int32_t stage, std::int32_t chunk, std::vector<OpId> gathers);
+
+  void touch(std::span<const PassTouch>);
 
   void write(std::span<const PipelineItem>);
 
@@ -75,6 +86,7 @@ class StepStamper {
   };
 
   void write_pass(const PipelineItem&);
+  void add_touches(const std::vector<PassTouch>&, OpLinks&);
   void add_waits(PassWrite&, StageState&, std::int32_t op, std::vector<Edge>& edges);
   OpId limit_of(const PassWrite&, const StageState&, const ScriptOp&) const;
   void write_transfer(const PipelineItem&);
@@ -93,9 +105,12 @@ class StepStamper {
   WorkId marker_;
   LabelId send_forward_, send_backward_, freed_;
   std::vector<StageState> stages_;
+  std::map<std::array<std::int32_t, 3>, std::vector<PassTouch>> touches_;  // by stage, pass, op
   // Rows of the pass that is being written, as ids of the graph.
   std::vector<Tensor> reads_, writes_;
   std::vector<StorageId> holds_;
+  std::vector<Tensor> touched_writes_;  // of the op that is being written, with what touch() said
+  std::vector<StorageId> touched_holds_;
 };
 
 }  // namespace stepsim

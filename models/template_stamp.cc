@@ -21,6 +21,14 @@ std::int32_t batch_index(OpGraphBuilder& builder, const Slot& slot, std::vector<
   return static_cast<std::int32_t>(batch.size()) - 1;
 }
 
+std::int32_t shared_index(const Slot& slot, std::vector<std::pair<SlotKind, std::string>>& shared) {
+  const std::pair wanted(slot.kind, slot.name);
+  const auto found = std::find(shared.begin(), shared.end(), wanted);
+  const auto index = static_cast<std::int32_t>(found - shared.begin());
+  if (found == shared.end()) shared.push_back(wanted);
+  return index;
+}
+
 bool is_tied(const Slot& slot, const LayerTemplate* embedding) {
   if (embedding == nullptr) return false;
   return std::any_of(embedding->slots.begin(), embedding->slots.end(),
@@ -32,14 +40,16 @@ SlotIndex root_or_none(const SlotTable& table, SlotIndex slot) { return slot == 
 // Places the roots; weights and their gradients one behind another in their layer's storage.
 class Placement {
  public:
-  Placement(OpGraphBuilder& builder, TemplateStamp& stamp, std::vector<BatchTensor>& batch, const LayerTemplate* embedding)
-      : builder_(builder), stamp_(stamp), batch_(batch), embedding_(embedding) {}
+  Placement(OpGraphBuilder& builder, TemplateStamp& stamp, NamedTensors& named, const LayerTemplate* embedding)
+      : builder_(builder), stamp_(stamp), named_(named), embedding_(embedding) {}
 
   void add_roots() {
     const LayerTemplate& source = *stamp_.source;
     stamp_.roots.resize(source.slots.size());
-    for (SlotIndex root = 0; at(root) < source.slots.size(); ++root) {
-      if (stamp_.table.root[at(root)] == root) stamp_.roots[at(root)] = place(root);
+    for (const bool experts : {false, true}) {
+      for (SlotIndex root = 0; at(root) < source.slots.size(); ++root) {
+        if (stamp_.table.root[at(root)] == root && source.slots[at(root)].expert == experts) stamp_.roots[at(root)] = place(root);
+      }
     }
   }
 
@@ -54,7 +64,11 @@ class Placement {
     if (root == root_or_none(stamp_.table, source.output_gradient)) return shared(OperandPlace::kOutputGradient);
     if (root == root_or_none(stamp_.table, source.input_gradient)) return shared(OperandPlace::kInputGradient);
     if (slot.kind == SlotKind::kBatch)
-      return {.place = OperandPlace::kBatch, .index = batch_index(builder_, slot, batch_), .size = slot.size};
+      return {.place = OperandPlace::kBatch, .index = batch_index(builder_, slot, named_.batch), .size = slot.size};
+    if (slot.kind == SlotKind::kShared || slot.kind == SlotKind::kSharedGradient) {
+      const OperandPlace where = slot.kind == SlotKind::kShared ? OperandPlace::kShared : OperandPlace::kSharedGradient;
+      return {.place = where, .index = shared_index(slot, named_.shared), .size = slot.size};
+    }
     if (slot.kind == SlotKind::kWeight) return resident(slot, OperandPlace::kWeights, OperandPlace::kTiedWeights, stamp_.own_weights);
     if (slot.kind == SlotKind::kWeightGradient) {
       return resident(slot, OperandPlace::kWeightGradients, OperandPlace::kTiedWeightGradients, stamp_.own_weight_gradients);
@@ -62,8 +76,11 @@ class Placement {
     return {.place = OperandPlace::kOwn, .index = root, .size = slot.size};
   }
 
-  StampOperand resident(const Slot& slot, OperandPlace own, OperandPlace tied, Bytes& sum) const {
-    if (is_tied(slot, embedding_)) return {.place = tied, .offset = tied_offset(slot), .size = slot.size};
+  StampOperand resident(const Slot& slot, OperandPlace own, OperandPlace tied, Bytes& sum) {
+    if (is_tied(slot, embedding_)) {
+      stamp_.tied = true;
+      return {.place = tied, .offset = tied_offset(slot), .size = slot.size};
+    }
     const Bytes offset = sum;
     sum += slot.size;
     return {.place = own, .offset = offset, .size = slot.size};
@@ -81,7 +98,7 @@ class Placement {
 
   OpGraphBuilder& builder_;
   TemplateStamp& stamp_;
-  std::vector<BatchTensor>& batch_;
+  NamedTensors& named_;
   const LayerTemplate* embedding_;
 };
 
@@ -114,12 +131,12 @@ std::vector<StampOp> make_ops(OpGraphBuilder& builder, const TemplateStamp& stam
   };
   std::vector<StampOp> stamped;
   for (const TemplateOp& op : ops) {
-    const bool tensor_collective = std::holds_alternative<Collective>(op.work) && op.group == Group::kTensor;
     StampOp& each = stamped.emplace_back();
     each.work = builder.work(op.work);
     each.kind = builder.label(op.name, static_cast<std::int32_t>(op.group));
     each.on_tensor_stream = op.stream == OpStream::kTensor;
-    each.queued = tensor_collective;
+    each.queued = std::holds_alternative<Collective>(op.work) && op.group != Group::kNone;
+    each.group = op.group;
     each.reads = operands(op.reads);
     each.writes = operands(op.writes);
     each.updates = operands(op.updates);
@@ -137,10 +154,9 @@ std::vector<StampOp> make_ops(OpGraphBuilder& builder, const TemplateStamp& stam
 
 }  // namespace
 
-TemplateStamp make_stamp(OpGraphBuilder& builder, const LayerTemplate& source, std::vector<BatchTensor>& batch,
-                         const LayerTemplate* embedding) {
+TemplateStamp make_stamp(OpGraphBuilder& builder, const LayerTemplate& source, NamedTensors& named, const LayerTemplate* embedding) {
   TemplateStamp stamp{.source = &source, .table = SlotTable(source), .forward = {}, .backward = {}, .names = {}, .roots = {}};
-  Placement(builder, stamp, batch, embedding).add_roots();
+  Placement(builder, stamp, named, embedding).add_roots();
   for (const Slot& slot : source.slots) stamp.names.push_back(builder.label(slot.name));
   stamp.forward = make_ops(builder, stamp, source.forward);
   stamp.backward = make_ops(builder, stamp, source.backward);

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/layer_template.h"
@@ -12,25 +13,26 @@
 
 namespace stepsim {
 
-// Where the storage of an operand is found. The first six are made anew in every micro-batch, the others live all step.
+// Where the storage of an operand is found. The first eight are made anew in every micro-batch, the others live all step.
 enum class OperandPlace : std::uint8_t {
   kOwn,             // of this layer alone
   kInput,           // shared with the layer before
   kOutput,          // shared with the layer behind
   kOutputGradient,  // likewise
   kInputGradient,
-  kBatch,    // shared by all layers, by name
-  kWeights,  // of this layer
+  kBatch,           // shared by all layers, by name
+  kShared,          // likewise; made by one of them
+  kSharedGradient,  // likewise; made by the first that adds to it
+  kWeights,         // of this layer
   kWeightGradients,
-  kTiedWeights,  // the embedding's, used by the head
+  kTiedWeights,  // the embedding's, used by the head or a layer
   kTiedWeightGradients,
 };
-inline constexpr std::size_t kPlacesPerMicroBatch = 6;
-inline constexpr std::size_t kPlaces = 10;
+inline constexpr std::size_t kPlacesPerMicroBatch = 8;
 
 struct StampOperand {
   OperandPlace place = OperandPlace::kOwn;
-  std::int32_t index = 0;  // kOwn: the root; kBatch: which batch tensor; else 0
+  std::int32_t index = 0;  // kOwn: the root; kBatch: which batch tensor; kShared, kSharedGradient: which shared one; else 0
   bool claims = false;     // a write that makes the storage (the root's first writer in its direction)
   Bytes offset{}, size{};
 };
@@ -39,7 +41,8 @@ struct StampOp {
   WorkId work;
   LabelId kind;
   bool on_tensor_stream = false;
-  bool queued = false;  // takes the tensor group's communicator
+  bool queued = false;  // takes its group's communicator
+  Group group = Group::kNone;
   std::vector<StampOperand> reads, writes, updates, holds;
   std::vector<std::int32_t> after;
 };
@@ -51,6 +54,12 @@ struct BatchTensor {
   LabelId label;
 };
 
+// What templates know by name: tensors of the batch; shared tensors and gradients.
+struct NamedTensors {
+  std::vector<BatchTensor> batch;
+  std::vector<std::pair<SlotKind, std::string>> shared;
+};
+
 struct TemplateStamp {
   const LayerTemplate* source = nullptr;
   SlotTable table;
@@ -58,10 +67,12 @@ struct TemplateStamp {
   std::vector<LabelId> names;                   // by slot
   std::vector<StampOperand> roots;              // by root: its whole storage
   Bytes own_weights{}, own_weight_gradients{};  // sums of the layer's slots
+  bool tied = false;                            // it uses weights of the embedding
 };
 
-// `batch` grows by the batch tensors that the template is the first to read. `embedding`: the template whose weights a tied head shares
-// (slots of the same name), null elsewhere.
-TemplateStamp make_stamp(OpGraphBuilder&, const LayerTemplate&, std::vector<BatchTensor>& batch, const LayerTemplate* embedding = nullptr);
+// `named` grows by the tensors that the template is the first to name. `embedding`: the template whose weights this one shares (slots of
+// the same name: a tied head, a decoder's embedding), null where it has none of its stage. Routed experts' weights and gradients lie behind
+// the others.
+TemplateStamp make_stamp(OpGraphBuilder&, const LayerTemplate&, NamedTensors& named, const LayerTemplate* embedding = nullptr);
 
 }  // namespace stepsim

@@ -15,34 +15,68 @@ namespace stepsim {
 struct FrameworkPreset;
 
 enum class AttentionKind : std::uint8_t { kUnfused, kFlash, kFused };  // fused: cuDNN
-enum class Precision : std::uint8_t { kBf16, kFp16, kFp32 };           // fp8 and below: part 5
-enum class OptimizerKind : std::uint8_t { kAdamW, kSgd };
+// Of matrix products. Below 16 bits: those of the layers' linear parts; all else is bf16.
+enum class Precision : std::uint8_t { kBf16, kFp16, kFp32, kFp8, kMxFp8, kNvFp4 };
+enum class ScalingRecipe : std::uint8_t { kCurrent, kDelayed, kBlockwise };  // of kFp8: per tensor now, per tensor from history, 1x128
+enum class OptimizerKind : std::uint8_t { kAdamW, kSgd, kAdam8Bit, kLion, kMuon };
+enum class Dispatcher : std::uint8_t { kAllGather, kAllToAll, kDeepEp, kHybridEp };  // of tokens to experts
 enum class LossKind : std::uint8_t { kPlain, kFused, kChunked };
 enum class IterationKind : std::uint8_t { kSteady, kFirst };  // first: optimizer states are born in this step
 
+// Which parameters are trained: it decides gradients, optimizer state, weight-gradient products and what is saved for them.
+struct TrainableMask {
+  enum class Kind : std::uint8_t { kAll, kLora, kFrozen } kind = Kind::kAll;
+  std::int64_t rank = 0;             // of LoRA's two factors beside each target
+  std::vector<std::string> targets;  // LoRA: linear layers ("qkv", "attention projection", "gate and up", "down", "fc1", "fc2", "head");
+                                     // kFrozen: parts that are not trained ("embedding", "head", "layers", "norms", a linear layer)
+  std::int64_t base_bits = 0;        // of a frozen weight; 0: as the products; 4: NF4 (QLoRA), 64 values a block with an 8-bit scale
+  bool trains_all() const { return kind == Kind::kAll; }
+};
+
 struct TrainingRecipe {
-  std::int64_t sequence = 0;      // tokens
-  std::int64_t micro_batch = 1;   // sequences of one device group at a time
-  std::int64_t global_batch = 1;  // sequences of a step; a multiple of micro_batch * data-parallel size
+  std::int64_t sequence = 0;          // tokens; of an encoder-decoder, the encoder's
+  std::int64_t decoder_sequence = 0;  // of an encoder-decoder
+  std::int64_t micro_batch = 1;       // sequences of one device group at a time
+  std::int64_t global_batch = 1;      // sequences of a step; a multiple of micro_batch * data-parallel size
   Precision precision = Precision::kBf16;
   std::optional<DType> gradient_dtype;  // none: the preset's
   AttentionKind attention = AttentionKind::kFlash;
-  double dropout = 0.0;  // hidden and attention
+  double dropout = 0.0;                       // hidden and attention
+  std::optional<double> attention_dropout{};  // of attention, where it is another one than that
   LossKind loss = LossKind::kPlain;
   std::int64_t loss_chunks = 1;  // with kChunked
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   IterationKind iteration = IterationKind::kSteady;
+  ScalingRecipe scaling = ScalingRecipe::kCurrent;
+  bool primary_weights_low =
+      false;  // below 16 bits: weights are kept in the products' format, not in bf16 beside a cache (fp8-param-gather)
+  bool fp8_reads_one_layout =
+      true;  // of kFp8 with tensor-wide scales: Hopper's products read operands by rows only, so casts transpose too
+  TrainableMask trainable{};
+  bool optimizer_in_backward = false;          // each gradient is applied and freed as soon as it is made
+  DType moment_dtype = DType::kFp32;           // of Adam's moments, Lion's, Muon's and SGD's momentum
+  std::optional<DType> second_moment_dtype{};  // of Adam's v, where it is another one than m's
+  std::int64_t master_bits = 32;               // of an fp32 weight beside a 16-bit one; 16: only what that one lacks (TE's remainders)
+  double momentum = 0;                         // of kSgd; 0: none is kept
+  double capacity = 0;                         // rows an expert takes at most, as a multiple of an even share; 0: dropless
+  double imbalance = 1;                        // rows of this rank's experts over an even share; dropless
+  std::int64_t deferred_head_gradients = 0;    // micro-batches whose weight gradient of the head waits for the end of the pipeline
 };
 
 // What a preset decides and a user may override is optional here: with_preset() fills it in.
 struct ParallelLayout {
   std::int32_t tensor = 1;         // ranks of a tensor-parallel group
   bool sequence_parallel = false;  // needs tensor > 1 to matter
-  std::int32_t context = 1;        // above 1: later
+  std::int32_t context = 1;        // ranks that share a sequence: each has tokens / context queries and, in attention, all keys
+  std::int32_t expert = 1;         // ranks that share the experts of a layer
+  std::int32_t expert_tensor = 0;  // tensor-parallel ranks of an expert; 0: `tensor`, Megatron-LM's default
+  Dispatcher dispatcher = Dispatcher::kAllToAll;
+  std::int32_t optimizer_instances = 1;  // zero 1: the optimizer is sharded within so many groups of data-parallel ranks
   // Pipeline
   std::int32_t pipeline = 1;        // stages
   std::int32_t virtual_stages = 1;  // model chunks a stage
   PipelineKind schedule = PipelineKind::k1F1B;
+  std::int32_t micro_batch_group = 0;  // interleaved: micro-batches that a chunk runs before the next one's turn; 0: as many as stages
   StageSplit split{};
   std::optional<PointToPoint> point_to_point{};
   std::optional<bool> deallocate_outputs{};  // an output is freed when it is sent (2205.05198 appendix B); else it lives until its backward
@@ -60,7 +94,12 @@ struct ParallelLayout {
   std::optional<bool> prefetch_forward{}, prefetch_backward{};  // the next unit's gather is launched before this unit's kernels
   std::optional<std::int32_t> gather_limit{};  // units gathered ahead before the host waits for the release of one; 0: no limit
 
-  std::int32_t sharding_ranks() const { return shard == 0 ? data : shard; }
+  // Ranks that hold the same dense parameters, whether they see other sequences or other parts of one.
+  std::int32_t replicas() const { return data * context; }
+  std::int32_t sharding_ranks() const { return (shard == 0 ? replicas() : shard) / optimizer_instances; }
+  std::int32_t expert_tensor_ranks() const { return expert_tensor == 0 ? tensor : expert_tensor; }
+  // Ranks that hold the same experts' parameters: of tensor x context x data ranks of a stage.
+  std::int64_t expert_replicas() const { return std::int64_t{tensor} * context * data / (std::int64_t{expert_tensor_ranks()} * expert); }
   std::int64_t ranks() const { return std::int64_t{tensor} * pipeline * context * data; }
 };
 

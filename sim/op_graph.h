@@ -57,6 +57,9 @@ struct Storage {
   std::int32_t layer = -1, micro_batch = -1;
   bool live_at_start = false, live_at_end = false;
   bool deferred_free = false;  // used on a stream other than its own and released through an event (record_stream)
+  // Its memory comes from the pool of the claiming op's stream even where that op is a collective (whose outputs otherwise come from the
+  // compute stream's, where the program asks for them).
+  bool of_claiming_stream = false;
 };
 
 struct Tensor {  // a view: dropping it frees nothing, its storage does

@@ -191,7 +191,7 @@ std::string check_failure(const CheckLimits& limits, const StepRun& run) {
     const std::string before = baseline ? print_bytes(*baseline) : "";
     add("peak " + moved(print_bytes(peak), baseline, before, ratio) + ", at most " + print_bytes(*limits.peak) + " allowed");
   }
-  if (limits.must_fit && run.run.result.out_of_memory) add("the step does not fit, --must-fit");
+  if (limits.must_fit && !run.fits()) add("the step does not fit, --must-fit");
   const DeviceMemory* const tightest = run.run.tightest();
   if (limits.margin && tightest != nullptr && *tightest->margin() < limits.margin->value) {
     const std::int64_t margin = *tightest->margin();

@@ -14,6 +14,7 @@ enum ExitCode : int { kExitDone = 0, kExitBug = 1, kExitBadInput = 2, kExitBeyon
 struct RunArguments {
   JobInput job{};
   std::string json, trace, memory_csv;
+  std::string max;  // "micro-batch", "sequence": the largest that fits; "": not asked
   CheckOptions check{};
 };
 int run_command(const RunArguments& arguments);
@@ -22,6 +23,7 @@ struct ExplainArguments {
   JobInput job{};
   std::string json;
   bool module_table = false;
+  bool tensors = false;
 };
 int explain_command(const ExplainArguments& arguments);
 

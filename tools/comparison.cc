@@ -67,6 +67,7 @@ std::vector<ComparedFigure> figures_of_step(const Job& job, const StepRun& run, 
     first = std::max(first, peaks.first_iteration);
   }
   figures.bytes("peak_allocated_bytes", "peak", memory.peak);
+  figures.bytes("peak_reserved_bytes", "reserved", figures_of(run).reserved);
   figures.bytes("first_iteration_peak_bytes", "peak in iteration 1", first);
   figures.bytes("saved_activations_peak_bytes", "saved activations", saved);
   figures.bytes("host_peak_bytes", "host peak", memory.host_peak);
@@ -88,7 +89,8 @@ ComparedStep compared_step(const std::string& label, const Job& job, const StepR
                     .short_by = memory.short_by,
                     .host_short_by = memory.host_short_by,
                     .shares = time_shares(run.step.graph, run.run),
-                    .banded = banded_step(job, run.run, run.step.graph)};
+                    .banded = banded_step(job, run.run, run.step.graph),
+                    .peak = peak_account(run)};
   for (const JobValue& value : job.values) step.set[value.path] = value.value;
   for (const auto& [field, value] : job.entries.machine) step.set["hardware." + field] = value;
   for (const auto& [field, value] : job.entries.cluster) step.set["cluster." + field] = value;

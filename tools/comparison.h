@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/memory_difference.h"
 #include "tools/step_time_band.h"
 
 namespace stepsim {
@@ -30,6 +31,7 @@ struct ComparedStep {
   Bytes short_by{}, host_short_by{};
   std::map<std::string, Duration> shares{};  // time_shares()
   std::optional<BandedStep> banded{};        // none: the step was stopped
+  PeakAccount peak{};                        // of the fullest device
 };
 ComparedStep compared_step(const std::string& label, const Job& job, const StepRun& run);
 

@@ -95,8 +95,9 @@ std::string explained_text(const ComparedStep& base, const ComparedStep& other, 
   std::vector<OpDifference> differences = op_differences(base, other);
   Duration all{};
   for (const OpDifference& each : differences) all += each.difference();
-  std::string text;
-  if (const std::optional<DifferenceBand> band = step_difference(base, other)) text = difference_band_text(*band, number) + "\n";
+  std::string text = memory_difference_text(base.peak, other.peak, number);
+  if (!text.empty()) text += "\n";
+  if (const std::optional<DifferenceBand> band = step_difference(base, other)) text += difference_band_text(*band, number) + "\n";
   text += fmt::format("from 1 to {}: {:+.2f} ms, of which\n", number, seconds(all) * 1e3);
   if (differences.empty()) return text + "nothing takes another time\n";
   std::vector<std::vector<std::string>> table = {{"what", "1 ms", fmt::format("{} ms", number), "difference"}};
@@ -184,7 +185,10 @@ std::string comparison_json(const std::vector<ComparedStep>& steps) {
   json["changed"] = Json::array();
   for (const ChangedValue& value : changed_values(steps)) json["changed"].push_back({{"path", value.path}, {"values", value.values}});
   json["differences"] = Json::array();
-  for (std::size_t i = 1; i < steps.size(); ++i) json["differences"].push_back(difference_json(steps.front(), steps[i]));
+  for (std::size_t i = 1; i < steps.size(); ++i) {
+    json["differences"].push_back(difference_json(steps.front(), steps[i]));
+    json["differences"].back()["memory"] = memory_difference_text(steps.front().peak, steps[i].peak, i + 1);
+  }
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -1,6 +1,7 @@
 #include "tools/commands.h"
 #include "tools/explain_report.h"
 #include "tools/outputs.h"
+#include "tools/storage_lives.h"
 
 namespace stepsim {
 
@@ -16,7 +17,12 @@ int explain_command(const ExplainArguments& arguments) {
   offload_modules = offload_modules_of(job);
   run = run_step(job);
   explained = explanation(job, run);
-  write_outputs(outputs, arguments.module_table ? module_table_text(job, modules, offload_modules) : explain_text(job, run, explained));
+  const auto text = [&] {
+    if (arguments.module_table) return module_table_text(job, modules, offload_modules);
+    if (arguments.tensors) return storage_lives_text(run, storage_lives(run, run.reported().device)) + "\n" + peak_contents_text(run);
+    return explain_text(job, run, explained);
+  };
+  write_outputs(outputs, text());
   return kExitDone;
 }
 

@@ -7,6 +7,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "tools/memory_report.h"
+#include "tools/storage_lives.h"
 #include "tools/text_lines.h"
 
 namespace stepsim {
@@ -41,6 +43,7 @@ static Json module_json(const std::vector<ModuleAccount>& modules) {
   for (const ModuleAccount& module : modules) {
     rows.push_back(
         {{"name", module.name}, {"discards_output", module.discards_output}, {"tensors", module.tensors}, {"bytes", module.bytes.value}});
+    if (!module.layers.empty()) rows.back()["layers"] = module.layers;
   }
   return rows;
 }
@@ -61,6 +64,8 @@ std::string explain_json(const Job& job, const StepRun& run, const Explanation& 
   }
   json["tensors"] = Json::array();
   for (const TensorAccount& tensor : explained.tensors) json["tensors"].push_back(tensor_json(tensor));
+  json["storages"] = Json::parse(storage_lives_json(run, storage_lives(run, run.reported().device)));
+  json["memory"] = Json::parse(allocation_json(job, run, run.reported_stage));
   json["ops"] = Json::array();
   for (const OpAccount& op : explained.ops) {
     json["ops"].push_back({{"stage", op.stage},
@@ -82,6 +87,7 @@ std::string explain_json(const Job& job, const StepRun& run, const Explanation& 
   json["offload_modules"] = Json::array();
   for (const ModuleAccount& module : offload_modules) {
     json["offload_modules"].push_back({{"name", module.name}, {"tensors", module.tensors}, {"bytes", module.bytes.value}});
+    if (!module.layers.empty()) json["offload_modules"].back()["layers"] = module.layers;
   }
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -271,29 +277,44 @@ std::string explain_text(const Job& job, const StepRun& run, const Explanation& 
   for (const JobValue& value : job.values) values.push_back({value.path, value.value, value.source});
   const std::vector<OpTotal> totals = op_totals(run, explained);
   return "the job\n" + table_text(values) + "\n" + scope_of(job) + "\n" + stages_text(job, run) + layers_text(explained) +
-         "\nsaved tensors\n" + tensors_text(explained) + "\n" + ops_text(job, totals) + "\n" + bounds_text(totals);
+         "\nsaved tensors\n" + tensors_text(explained) + "\n" + peak_contents_text(run) + "\n" + ops_text(job, totals) + "\n" +
+         bounds_text(totals);
 }
 
 static std::string tensors_of(const ModuleAccount& module) {
   return module.tensors.empty() ? "none" : fmt::format("{}", fmt::join(module.tensors, ", "));
 }
 
+// A table for each kind of layer; `row` makes a module's cells.
+template <class Row>
+static std::string tables_text(const std::vector<ModuleAccount>& modules, const std::vector<std::string>& columns, const Row& row) {
+  std::string text;
+  for (std::size_t first = 0; first < modules.size();) {
+    std::vector<std::vector<std::string>> table = {columns};
+    std::size_t end = first;
+    for (; end < modules.size() && modules[end].layers == modules[first].layers; ++end) table.push_back(row(modules[end]));
+    if (!modules[first].layers.empty()) text += (first == 0 ? "" : "\n") + modules[first].layers + "\n";
+    text += table_text(table);
+    first = end;
+  }
+  return modules.empty() ? table_text({columns}) : text;
+}
+
 std::string module_table_text(const Job& job, const std::vector<ModuleAccount>& modules,
                               const std::vector<ModuleAccount>& offload_modules) {
-  std::vector<std::vector<std::string>> table = {{"module", "how", "MiB of a layer", "tensors"}};
-  for (const ModuleAccount& module : modules) {
-    table.push_back({module.name, module.discards_output ? "output dropped" : "run again", fmt::format("{:.3f}", mib(module.bytes)),
-                     tensors_of(module)});
-  }
+  const auto recomputed = [](const ModuleAccount& module) -> std::vector<std::string> {
+    return {module.name, module.discards_output ? "output dropped" : "run again", fmt::format("{:.3f}", mib(module.bytes)),
+            tensors_of(module)};
+  };
+  const auto moved = [](const ModuleAccount& module) -> std::vector<std::string> {
+    return {module.name, fmt::format("{:.3f}", mib(module.bytes)), tensors_of(module)};
+  };
   const std::string of_model = fmt::format("of {} with {}: ", job.model.name, framework_label(job.framework));
-  std::string text = "--recompute-modules " + of_model + "what each frees\n" + table_text(table);
+  const std::string text = "--recompute-modules " + of_model + "what each frees\n" +
+                           tables_text(modules, {"module", "how", "MiB of a layer", "tensors"}, recomputed);
   if (offload_modules.empty()) return text;
-  std::vector<std::vector<std::string>> moved = {{"module", "MiB of a layer", "tensors"}};
-  for (const ModuleAccount& module : offload_modules) {
-    moved.push_back({module.name, fmt::format("{:.3f}", mib(module.bytes)), tensors_of(module)});
-  }
   return text + "\n--offload-modules " + of_model + "what each takes to the host (a tensor's own name, or *, will do too)\n" +
-         table_text(moved);
+         tables_text(offload_modules, {"module", "MiB of a layer", "tensors"}, moved);
 }
 
 }  // namespace stepsim

@@ -47,6 +47,7 @@ struct ModuleAccount {
   bool discards_output = false;
   std::vector<std::string> tensors{};
   Bytes bytes{};
+  std::string layers{};  // "layers 0 to 2": of which kind of layer; "": all are alike
 };
 
 struct Explanation {
@@ -57,7 +58,7 @@ struct Explanation {
 
 Explanation explanation(const Job& job, const StepRun& run);
 
-// Of one layer; modules that the model has not are left out. What --recompute-modules frees, what --offload-modules moves.
+// Of one layer of each kind; modules that the kind has not are left out. What --recompute-modules frees, what --offload-modules moves.
 std::vector<ModuleAccount> module_table(const Job& job);
 std::vector<ModuleAccount> offload_modules_of(const Job& job);
 

@@ -6,7 +6,7 @@
 
 #include "models/offload_modules.h"
 #include "models/recompute_groups.h"
-#include "models/slot_table.h"
+#include "models/step_builder.h"
 #include "tools/explain_report.h"
 #include "tools/staging.h"
 
@@ -159,9 +159,27 @@ Explanation explanation(const Job& job, const StepRun& run) {
   return explained;
 }
 
-std::vector<ModuleAccount> module_table(const Job& job) {
-  const LayerTemplate layer = transformer_layer({job.model, job.training, job.parallel, job.framework});
-  const SlotTable slots(layer);
+// "layers 0 to 2", "layer 3", "layers 3, 5, 7 .. 25 (12)": the layers of a kind.
+static std::string layers_text(const LayerStack& stack, std::int32_t kind) {
+  std::vector<std::string> runs;
+  std::int64_t count = 0;
+  for (std::int64_t layer = 0; layer < stack.layers(); ++layer) {
+    if (stack.kind_of(layer) != kind) continue;
+    std::int64_t last = layer;
+    while (last + 1 < stack.layers() && stack.kind_of(last + 1) == kind) ++last;
+    runs.push_back(last == layer ? fmt::format("{}", layer) : fmt::format("{} to {}", layer, last));
+    count += last - layer + 1;
+    layer = last;
+  }
+  constexpr std::size_t kMostRuns = 4;
+  if (runs.size() > kMostRuns) {
+    return fmt::format("layers {}, {}, {} .. {} ({} in all)", runs[0], runs[1], runs[2], runs.back(), count);
+  }
+  return fmt::format("{} {}", count == 1 ? "layer" : "layers", fmt::join(runs, ", "));
+}
+
+// Of one kind of layer.
+static std::vector<ModuleAccount> modules_of_kind(const LayerTemplate& layer, const SlotTable& slots) {
   std::vector<ModuleAccount> table;
   for (const RecomputeModule& module : recompute_modules()) {
     const auto of_module = [&](const auto& part) { return names_module(part.module, module.name); };
@@ -179,10 +197,9 @@ std::vector<ModuleAccount> module_table(const Job& job) {
   return table;
 }
 
-std::vector<ModuleAccount> offload_modules_of(const Job& job) {
-  const LayerTemplate layer = transformer_layer({job.model, job.training, job.parallel, job.framework});
+static std::vector<ModuleAccount> offload_modules_of_kind(const LayerTemplate& layer, const SlotTable& slots) {
   std::vector<ModuleAccount> table;
-  for (const OffloadModule& module : offload_modules(layer, SlotTable(layer))) {
+  for (const OffloadModule& module : offload_modules(layer, slots)) {
     ModuleAccount account{.name = module.name};
     for (const SlotIndex root : module.saved) {
       const Slot& slot = layer.slots[static_cast<std::size_t>(root)];
@@ -193,5 +210,24 @@ std::vector<ModuleAccount> offload_modules_of(const Job& job) {
   }
   return table;
 }
+
+// One kind behind another, in the order of their first layers.
+template <class OfKind>
+static std::vector<ModuleAccount> of_all_kinds(const Job& job, const OfKind& of_kind) {
+  const StepTemplates templates = step_templates({job.model, job.training, job.parallel, job.framework});
+  const LayerStack stack = layer_stack(templates, job.model.layers);
+  std::vector<ModuleAccount> table;
+  for (std::int32_t kind = 0; kind < stack.kinds(); ++kind) {
+    for (ModuleAccount& account : of_kind(stack.kind(kind), stack.kind_table(kind))) {
+      if (stack.kinds() > 1) account.layers = layers_text(stack, kind);
+      table.push_back(std::move(account));
+    }
+  }
+  return table;
+}
+
+std::vector<ModuleAccount> module_table(const Job& job) { return of_all_kinds(job, modules_of_kind); }
+
+std::vector<ModuleAccount> offload_modules_of(const Job& job) { return of_all_kinds(job, offload_modules_of_kind); }
 
 }  // namespace stepsim

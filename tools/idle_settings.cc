@@ -19,6 +19,8 @@ bool asks_for_nothing(const std::string& path, const std::string& value) {
   if (path == "parallel.zero") return value == "0";
   if (path == "parallel.virtual_stages") return value == "1";
   if (path == "training.iteration") return value == "steady";
+  if (path == "parallel.expert_tp" || path == "training.imbalance") return value == "1";
+  if (path == "training.capacity") return value == "0";
   return path == "parallel.sequence_parallel" && value == "false";
 }
 
@@ -32,7 +34,7 @@ std::vector<Idle> pipeline_settings(const ParallelLayout& parallel) {
 std::vector<Idle> data_parallel_settings(const ParallelLayout& parallel) {
   std::vector<Idle> settings;
   const auto add = [&](bool idle, const char* path, const std::string& reason) {
-    const bool alone = parallel.data == 1;
+    const bool alone = parallel.replicas() == 1;
     settings.push_back({alone || idle, path, alone ? "--dp is 1: there are no ranks to share with" : reason});
   };
   const std::string zero = fmt::format("with --zero {} ", parallel.zero);
@@ -53,6 +55,16 @@ std::vector<Idle> data_parallel_settings(const ParallelLayout& parallel) {
   return settings;
 }
 
+std::vector<Idle> expert_settings(const Job& job) {
+  const bool none = !job.model.has_experts();
+  const bool alone = job.parallel.expert == 1 && job.parallel.expert_tensor_ranks() == 1;
+  const std::string reason = none ? job.model.name + " has no experts" : "--ep is 1: tokens stay where they are";
+  return {{none || alone, "parallel.dispatcher", reason},
+          {none, "parallel.expert_tp", reason},
+          {none, "training.imbalance", reason},
+          {none, "training.capacity", reason}};
+}
+
 // "--zero 3", "--sequence-parallel", "parallel.p2p batched".
 std::string setting_name(const std::string& path, const std::string& value) {
   const std::string flag = flag_of_path(path);
@@ -70,11 +82,14 @@ bool limits_in_vain(const Job& job) {
 
 std::vector<std::string> idle_settings(const Job& job) {
   const ParallelLayout& parallel = job.parallel;
-  std::vector<Idle> settings = {
-      {job.training.optimizer == OptimizerKind::kSgd, "training.iteration", "sgd has no state that the first step makes"},
-      {parallel.tensor == 1, "parallel.sequence_parallel", "--tp is 1: there are no ranks to share with"}};
+  const bool stateless = job.training.optimizer == OptimizerKind::kSgd && job.training.momentum == 0;
+  const bool handles = job.framework.blas_handles > 1;  // the second one's workspace is made in the first backward
+  std::vector<Idle> settings = {{stateless && !handles, "training.iteration", "sgd has no state that the first step makes"},
+                                {stateless, "training.moment_dtype", "sgd keeps no momentum (training.momentum)"},
+                                {parallel.tensor == 1, "parallel.sequence_parallel", "--tp is 1: there are no ranks to share with"}};
   for (const Idle& each : pipeline_settings(parallel)) settings.push_back(each);
   for (const Idle& each : data_parallel_settings(parallel)) settings.push_back(each);
+  for (const Idle& each : expert_settings(job)) settings.push_back(each);
   std::vector<std::string> sentences;
   for (const Idle& each : settings) {
     const auto entry = job.entries.values.find(each.path);

@@ -6,14 +6,18 @@
 #include <charconv>
 #include <filesystem>
 
+#include "models/offload_presets.h"
 #include "models/resident_storages.h"
+#include "models/step_builder.h"
 #include "models/template_builder.h"
 #include "schema/read_message.h"
 #include "sim/check.h"
 #include "tools/idle_settings.h"
+#include "tools/job_allocator.h"
 #include "tools/job_parallel.h"
 #include "tools/job_placement.h"
 #include "tools/job_stack.h"
+#include "tools/job_training.h"
 #include "tools/job_values.h"
 #include "tools/profile_file.h"
 
@@ -21,7 +25,18 @@ namespace stepsim {
 
 std::string framework_label(const FrameworkPreset& framework) { return framework.name + "@" + framework.version; }
 
-DType product_dtype(Precision precision) { return compute_dtype(precision); }
+DType product_dtype(Precision precision) {
+  switch (precision) {
+    case Precision::kFp8:
+      return DType::kFp8;
+    case Precision::kMxFp8:
+      return DType::kMxFp8;
+    case Precision::kNvFp4:
+      return DType::kNvFp4;
+    default:
+      return compute_dtype(precision);
+  }
+}
 
 InputError at_source(const JobEntries& entries, const InputError& error) {
   const std::string text = error.what();
@@ -36,11 +51,11 @@ InputError at_source(const JobEntries& entries, const InputError& error) {
 }
 
 // The problem of a policy that has one row only, "" if there is none.
-static std::string row_problem(const Job& job, const LayerTemplate& layer, const PlacementRow& row) {
+static std::string row_problem(const Job& job, const LayerStack& stack, const PlacementRow& row) {
   PlacementPolicy alone;
   alone.rows = {row};
   try {
-    check_policy(alone, layer, job.model.layers, job.training.attention);
+    check_policy(alone, stack, job.training.attention);
   } catch (const InputError& error) {
     return error.what();
   }
@@ -50,9 +65,10 @@ static std::string row_problem(const Job& job, const LayerTemplate& layer, const
 InputError at_source(const Job& job, const InputError& error) {
   const std::string text = error.what(), flag = "--placement: ";
   if (text.compare(0, flag.size(), flag) != 0 || job.placement.rows.empty()) return at_source(job.entries, error);
-  const LayerTemplate layer = transformer_layer({job.model, job.training, job.parallel, job.framework});
+  const StepTemplates templates = step_templates({job.model, job.training, job.parallel, job.framework});
+  const LayerStack stack = layer_stack(templates, job.model.layers);
   std::size_t wrong = 0;
-  while (wrong < job.placement.rows.size() && row_problem(job, layer, job.placement.rows[wrong]) != text) ++wrong;
+  while (wrong < job.placement.rows.size() && row_problem(job, stack, job.placement.rows[wrong]) != text) ++wrong;
   if (wrong == job.placement.rows.size()) wrong = 0;  // of the rows as a whole: the first stands for them
   const std::string row = fmt::format("placement.rows[{}].", wrong);
   const bool range = text.find("found layers ") != std::string::npos;
@@ -65,11 +81,21 @@ InputError at_source(const Job& job, const InputError& error) {
 
 static void resolve_model(JobValues& values, Job& job) {
   job.model = load_model(values.required("model.name", "a catalog name (`stepsim list models`), a .textproto or a config.json"));
-  job.model.layers = values.whole("model.layers", job.model.layers, "of the model", 1, kUnbounded);
+  const ModelSpec whole = job.model;
+  job.model.layers = values.whole("model.layers", whole.layers, "of the model", 1, kUnbounded);
+  if (whole.encoder_layers > 0 && job.model.layers != whole.layers && job.model.layers <= kMostSequences) {
+    job.model.encoder_layers = whole.encoder_layers * job.model.layers / whole.layers;  // encoder and decoder are cut alike
+  }
+  if (values.given("model.multi_token_layers")) {
+    job.model.multi_token_layers = values.whole("model.multi_token_layers", 0, "", 0, kUnbounded);
+  }
   const std::optional<FieldProblem> problem = model_problem(job.model);
   if (problem) {
     const bool layers = problem->field == "layers";  // the flag or its line in the file says so already
-    values.fail(values.given("model.layers") ? "model.layers" : "model.name",
+    const bool multi_token = problem->field == "multi_token_layers" && values.given("model.multi_token_layers");
+    values.fail(multi_token                    ? "model.multi_token_layers"
+                : values.given("model.layers") ? "model.layers"
+                                               : "model.name",
                 fmt::format("found {}{}, wanted {}", layers ? "" : problem->field + " ", problem->found, problem->wanted));
   }
 }
@@ -131,72 +157,6 @@ static void resolve_framework(JobValues& values, Job& job) {
   if (!values.given("framework.name")) job.assumed.push_back("framework " + framework_label(job.framework));
 }
 
-static void resolve_sequence(JobValues& values, Job& job) {
-  const std::int64_t positions = job.model.max_positions;
-  if (positions > 0) {
-    job.training.sequence = values.whole("training.sequence", positions, "the learned positions of " + job.model.name, 1, kUnbounded);
-    return;
-  }
-  const std::optional<std::int64_t> given = values.optional_whole("training.sequence");
-  if (!given) values.fail("training.sequence", "found none, wanted the tokens of a sequence (" + job.model.name + " has no usual length)");
-  job.training.sequence = *given;
-}
-
-static void resolve_loss(JobValues& values, Job& job) {
-  const std::string loss = values.text("training.loss", "plain", "the logits as they are");
-  constexpr std::string_view kChunked = "chunked=";
-  if (loss == "plain" || loss == "fused") {
-    job.training.loss = loss == "plain" ? LossKind::kPlain : LossKind::kFused;
-    return;
-  }
-  std::int64_t chunks = 0;
-  const char* const end = loss.data() + loss.size();
-  const bool chunked = loss.compare(0, kChunked.size(), kChunked) == 0;
-  if (chunked) {
-    const auto read = std::from_chars(loss.data() + kChunked.size(), end, chunks);
-    if (read.ec != std::errc() || read.ptr != end) chunks = 0;
-  }
-  if (chunks < 1) values.fail("training.loss", "found \"" + loss + "\", wanted one of plain, fused, chunked=N");
-  job.training.loss = LossKind::kChunked;
-  job.training.loss_chunks = chunks;
-}
-
-static void resolve_gradient_dtype(JobValues& values, Job& job) {
-  constexpr std::array<std::string_view, 3> kNames = {"bf16", "fp16", "fp32"};
-  constexpr std::array<DType, 3> kTypes = {DType::kBf16, DType::kFp16, DType::kFp32};
-  if (values.given("training.grad_dtype")) {
-    job.training.gradient_dtype = kTypes[values.choice("training.grad_dtype", kNames, {}, 0, "")];
-  }
-}
-
-// Behind the layout, which the default depends on.
-static void note_gradient_dtype(JobValues& values, const Job& job) {
-  if (job.training.gradient_dtype) return;
-  const TrainingRecipe decided = with_gradient_dtype(job.training, job.parallel, job.framework);
-  const bool autograd = job.parallel.zero >= 2 && job.parallel.data > 1;
-  const std::string source = autograd ? "as backward makes them" : "of " + framework_label(job.framework);
-  values.note("training.grad_dtype", dtype_name(*decided.gradient_dtype), "default: " + source, JobValue::Form::kText);
-}
-
-static void resolve_training(JobValues& values, Job& job) {
-  constexpr std::array<std::string_view, 3> kPrecisions = {"bf16", "fp16", "fp32"};
-  constexpr std::array<std::string_view, 3> kLaterPrecisions = {"fp8", "mxfp8", "nvfp4"};
-  constexpr std::array<std::string_view, 3> kAttentions = {"unfused", "flash", "fused"};
-  constexpr std::array<std::string_view, 2> kOptimizers = {"adamw", "sgd"};
-  constexpr std::array<std::string_view, 3> kLaterOptimizers = {"adam8bit", "lion", "muon"};
-  constexpr std::array<std::string_view, 2> kIterations = {"steady", "first"};
-  resolve_sequence(values, job);
-  job.training.micro_batch = values.whole("training.micro_batch", 1, "one sequence at a time", 1, kMostSequences);
-  job.training.precision = static_cast<Precision>(values.choice("training.precision", kPrecisions, kLaterPrecisions, 0, "usual"));
-  resolve_gradient_dtype(values, job);
-  job.training.attention = static_cast<AttentionKind>(values.choice("training.attention", kAttentions, {}, 1, "usual"));
-  job.training.dropout = values.real("training.dropout", job.model.dropout, "of the model");
-  resolve_loss(values, job);
-  job.training.optimizer = static_cast<OptimizerKind>(values.choice("training.optimizer", kOptimizers, kLaterOptimizers, 0, "usual"));
-  job.training.iteration = static_cast<IterationKind>(values.choice("training.iteration", kIterations, {}, 0, "a step amid training"));
-  job.stop_at_out_of_memory = values.flag("training.stop_at_out_of_memory");
-}
-
 static void resolve_profile(JobValues& values, Job& job) {
   const std::optional<std::string> file = values.optional_text("hardware.profile");
   if (file && *file != "none") job.profile = std::make_shared<const KernelProfile>(load_kernel_profile(*file, job.gpu));
@@ -213,6 +173,11 @@ static void resolve_convention(JobValues& values, Job& job) {
   job.convention = all_conventions()[values.choice("training.flops_convention", names, {}, otherwise, "usual for this kind of model")];
 }
 
+static const OffloadPreset* named_preset(const JobEntries& entries) {
+  const auto name = entries.values.find("placement.name");
+  return name == entries.values.end() ? nullptr : offload_preset(name->second.value);
+}
+
 static Job resolved(const JobEntries& entries) {
   Job job;
   job.entries = entries;
@@ -223,11 +188,14 @@ static Job resolved(const JobEntries& entries) {
   resolve_training(values, job);
   resolve_stack(values, job);
   resolve_profile(values, job);
+  resolve_allocator(values, job);
   resolve_convention(values, job);
   resolve_parallel(values, job);
   count_neighbours(job);
   note_gradient_dtype(values, job);
   job.placement = resolve_placement(values, entries);
+  if (const OffloadPreset* const preset = named_preset(entries)) job.framework.kept_for_reruns = preset->keeps;
+  job.training.fp8_reads_one_layout = job.gpu.compute_capability < 100;  // Blackwell reads either (accuracy.md C.3)
   check_layout(job.model, job.training, job.parallel);
   peak(job.gpu, product_dtype(job.training.precision));  // refuses a dtype that the machine has not
   job.values = values.values();

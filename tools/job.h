@@ -16,6 +16,7 @@
 #include "models/model_spec.h"
 #include "models/placement_table.h"
 #include "models/training_recipe.h"
+#include "sim/allocator_rules.h"
 #include "tools/job_entries.h"
 
 namespace stepsim {
@@ -40,6 +41,7 @@ struct Job {
   PlacementPolicy placement{};
   FlopsConvention convention = FlopsConvention::kMegatronCausal;
   bool stop_at_out_of_memory = false;
+  AllocatorSettings allocator{};  // of device memory
   std::int64_t gpus = 1;
   std::optional<std::int32_t> reported_stage{};  // whose memory the report is about; none: the one with the largest peak
   std::vector<JobValue> values{};                // in the order of the sections

@@ -66,7 +66,7 @@ static bool add_override(JobEntries& entries, const FlagValue& flag) {
   const std::size_t dot = flag.path.find('.');
   if (flag.flag != "--set" || dot == std::string::npos) return false;
   const std::string section = flag.path.substr(0, dot), field = flag.path.substr(dot + 1);
-  const std::string_view of_job[] = {"name", "cluster", "gpus", "stack", "profile"};
+  const std::string_view of_job[] = {"name", "cluster", "gpus", "stack", "profile", "expandable_segments", "allocator"};
   const bool is_of_job = std::find(std::begin(of_job), std::end(of_job), field) != std::end(of_job);
   if (field == "base")
     throw InputError({flag.flag + " " + flag.path}, "found a base, wanted another --hardware, or a machine file with it");

@@ -13,17 +13,19 @@ static constexpr JobFlag kJobFlags[] = {
      "slowdowns of sustained training; `list stacks` [what is known for machine and framework]"},
     {"--profile", "hardware.profile", "FILE",
      "measured kernels instead of modelled ones: profile.proto or the tables of `calibrate` [none]"},
-    {"--gpus", "hardware.gpus", "N", "GPUs in all [tp x pp x dp]"},
+    {"--gpus", "hardware.gpus", "N", "GPUs in all [tp x pp x cp x dp]"},
     {"--framework", "framework.name", "NAME@VERSION", "[megatron-lm@2022-05 for LayerNorm+GeLU models, megatron-core@2025 otherwise]"},
     {"--sequence", "training.sequence", "S", "tokens of a sequence [as many as the model has learned positions]"},
     {"--micro-batch", "training.micro_batch", "B", "sequences at a time [1]"},
     {"--global-batch", "training.global_batch", "B", "sequences of a step [micro-batch x dp]"},
-    {"--precision", "training.precision", "bf16|fp16|fp32", "[bf16]"},
+    {"--precision", "training.precision", "bf16|fp16|fp32|fp8|mxfp8|nvfp4", "of matrix products [bf16]"},
+    {"--fp8-recipe", "training.fp8_recipe", "current|delayed|blockwise", "scales of --precision fp8 [current]"},
     {"--grad-dtype", "training.grad_dtype", "bf16|fp16|fp32", "of the gradient buffer [the framework's]"},
     {"--attention", "training.attention", "unfused|flash|fused", "[flash]"},
     {"--dropout", "training.dropout", "P", "[the model's]"},
     {"--loss", "training.loss", "plain|fused|chunked=N", "[plain]"},
-    {"--optimizer", "training.optimizer", "adamw|sgd", "[adamw]"},
+    {"--optimizer", "training.optimizer", "adamw|adam8bit|sgd|lion|muon", "[adamw]"},
+    {"--trainable", "training.trainable", "all|lora(r=16,targets=A+B)|qlora(...)|frozen(A+B)", "what is trained [all]"},
     {"--iteration", "training.iteration", "first|steady", "[steady]"},
     {"--stop-at-out-of-memory", "training.stop_at_out_of_memory", "", "end a step that does not fit where it stops fitting"},
     {"--flops-convention", "training.flops_convention", "NAME", "of model FLOPs and MFU; see `list conventions`"},
@@ -33,7 +35,11 @@ static constexpr JobFlag kJobFlags[] = {
     {"--virtual-stages", "parallel.virtual_stages", "N", "model chunks of a stage, for the interleaved schedule [1]"},
     {"--schedule", "parallel.schedule", "gpipe|1f1b|interleaved|zb-h1", "[1f1b, interleaved with --virtual-stages]"},
     {"--pp-layout", "parallel.pp_layout", "STRING", "layers of each chunk, Megatron-LM's notation: Et*3|(tt|)*2tL [even]"},
-    {"--dp", "parallel.dp", "N", "data-parallel ranks [gpus / (tp x pp), 1 without --gpus]"},
+    {"--dp", "parallel.dp", "N", "data-parallel ranks [gpus / (tp x pp x cp), 1 without --gpus]"},
+    {"--cp", "parallel.cp", "N", "ranks that share a sequence [1]"},
+    {"--ep", "parallel.ep", "N", "ranks that share the experts of a layer, of tp x cp x dp [1]"},
+    {"--dispatcher", "parallel.dispatcher", "allgather|alltoall|deepep|hybridep", "of tokens to experts [alltoall]"},
+    {"--imbalance", "training.imbalance", "F", "rows of this rank's experts over an even share [1]"},
     {"--zero", "parallel.zero", "0|1|2|3", "shard optimizer state (1), gradients (2), weights (3 = FSDP) over --dp [0]"},
     {"--rank", "parallel.rank", "N|worst|last", "the pipeline stage whose memory is shown; what fits is decided by all [worst]"},
     {"--placement", "placement.name", "NAME|FILE", "rows or a usual policy; see `list placements`"},
@@ -53,8 +59,7 @@ static constexpr JobFlag kJobFlags[] = {
 };
 
 // spec: the contract of the command line; each leaves this list when it is built.
-static constexpr std::string_view kLaterFlags[] = {"--trainable",  "--fp8-recipe", "--cp",       "--ep",      "--dispatcher", "--imbalance",
-                                                   "--cuda-graph", "--report",     "--measured", "--backend", "--quality"};
+static constexpr std::string_view kLaterFlags[] = {"--cuda-graph", "--report", "--measured", "--backend", "--quality"};
 static constexpr std::string_view kLaterCommands[] = {"whatif", "place", "plan", "study", "import"};
 
 std::span<const JobFlag> job_flags() { return kJobFlags; }

@@ -9,7 +9,7 @@
 
 namespace stepsim {
 
-constexpr std::int64_t kMostRanks = 1 << 20;  // as check_layout
+constexpr std::int64_t kMostRanks = 1 << 20, kMostGpus = 1 << 24;  // of a kind, and together: as check_layout
 
 static void resolve_ranks(JobValues& values, Job& job) {
   const std::int64_t tensor = values.whole("parallel.tp", 1, "no tensor parallelism", 1, kMostRanks);
@@ -17,23 +17,48 @@ static void resolve_ranks(JobValues& values, Job& job) {
   const std::int64_t pipeline = values.whole("parallel.pp", 1, "no pipeline parallelism", 1, kMostRanks);
   const std::optional<std::int64_t> gpus = values.optional_whole("hardware.gpus");
   if (gpus && *gpus < 1) values.fail("hardware.gpus", fmt::format("found {}, wanted a whole number, at least 1", *gpus));
-  const std::int64_t group = tensor * pipeline;  // at most 2^40
+  const bool shares_sequences = values.given("parallel.cp");
+  const std::int64_t context = shares_sequences ? values.whole("parallel.cp", 1, "", 1, kMostRanks) : 1;
+  const std::string product =
+      shares_sequences ? fmt::format("tp {} x pp {} x cp {}", tensor, pipeline, context) : fmt::format("tp {} x pp {}", tensor, pipeline);
+  const std::string names = shares_sequences ? "tp x pp x cp" : "tp x pp";
+  const std::int64_t group = tensor * pipeline * context;  // at most 2^60
   if (gpus && (*gpus < group || *gpus % group != 0)) {
-    values.fail("hardware.gpus", fmt::format("found {}, wanted a multiple of {} (tp {} x pp {})", *gpus, group, tensor, pipeline));
+    values.fail("hardware.gpus", fmt::format("found {}, wanted a multiple of {} ({})", *gpus, group, product));
   }
   const std::int64_t left = gpus.value_or(group) / group;
   if (left > kMostRanks && !values.given("parallel.dp")) {
-    values.fail("hardware.gpus", fmt::format("found {}, wanted at most {} x tp {} x pp {}", *gpus, kMostRanks, tensor, pipeline));
+    values.fail("hardware.gpus", fmt::format("found {}, wanted at most {} x {}", *gpus, kMostRanks, product));
   }
-  const std::int64_t data = values.whole("parallel.dp", left, gpus ? "gpus / (tp x pp)" : "no data parallelism", 1, kMostRanks);
-  if (gpus && *gpus != group * data) {
-    values.fail("hardware.gpus", fmt::format("found {}, wanted {} (tp {} x pp {} x dp {})", *gpus, group * data, tensor, pipeline, data));
-  }
-  if (!gpus) values.note("hardware.gpus", std::to_string(group * data), "default: tp x pp x dp", JobValue::Form::kNumber);
-  job.gpus = group * data;
+  const std::int64_t data = values.whole("parallel.dp", left, gpus ? "gpus / (" + names + ")" : "no data parallelism", 1, kMostRanks);
   job.parallel.tensor = static_cast<std::int32_t>(tensor);
   job.parallel.pipeline = static_cast<std::int32_t>(pipeline);
+  job.parallel.context = static_cast<std::int32_t>(context);
   job.parallel.data = static_cast<std::int32_t>(data);
+  if (context > 1 && group > kMostGpus / data) {
+    values.fail("parallel.cp", fmt::format("found {}, wanted at most {} GPUs ({} x dp {})", context, kMostGpus, product, data));
+  }
+  if (gpus && *gpus != group * data) {
+    values.fail("hardware.gpus", fmt::format("found {}, wanted {} ({} x dp {})", *gpus, group * data, product, data));
+  }
+  if (!gpus) values.note("hardware.gpus", std::to_string(group * data), "default: " + names + " x dp", JobValue::Form::kNumber);
+  job.gpus = group * data;
+}
+
+static void resolve_experts(JobValues& values, Job& job) {
+  constexpr std::array<std::string_view, 4> kDispatchers = {"allgather", "alltoall", "deepep", "hybridep"};  // by Dispatcher
+  const auto shown = [&](const char* path) { return job.model.has_experts() || values.given(path); };
+  ParallelLayout& parallel = job.parallel;
+  if (shown("parallel.ep")) {
+    parallel.expert = static_cast<std::int32_t>(values.whole("parallel.ep", 1, "no expert parallelism", 1, kMostRanks));
+  }
+  if (shown("parallel.expert_tp")) {
+    const std::int64_t ranks = values.whole("parallel.expert_tp", parallel.tensor, "as --tp", 1, kMostRanks);
+    if (values.given("parallel.expert_tp")) parallel.expert_tensor = static_cast<std::int32_t>(ranks);
+  }
+  if (shown("parallel.dispatcher")) {
+    parallel.dispatcher = static_cast<Dispatcher>(values.choice("parallel.dispatcher", kDispatchers, {}, 1, "usual"));
+  }
 }
 
 static void resolve_pipeline(JobValues& values, Job& job) {
@@ -95,6 +120,9 @@ static void resolve_data_parallel(JobValues& values, Job& job) {
   if (values.given("parallel.shard")) {
     parallel.shard = static_cast<std::int32_t>(values.whole("parallel.shard", 0, "", 1, kMostRanks));
   }
+  if (values.given("parallel.optimizer_instances")) {
+    parallel.optimizer_instances = static_cast<std::int32_t>(values.whole("parallel.optimizer_instances", 1, "", 1, kMostRanks));
+  }
   parallel.overlap_gradient_reduce = values.optional_flag("parallel.overlap_grad_reduce");
   parallel.overlap_weight_gather = values.optional_flag("parallel.overlap_param_gather");
   resolve_bucket(values, job);
@@ -120,7 +148,7 @@ static void note_preset(JobValues& values, const Job& job) {
   const auto note_flag = [&](bool matters, const char* path, const std::optional<bool>& value) {
     if (value) note(matters, path, *value ? "true" : "false", JobValue::Form::kSwitch);
   };
-  const bool pipeline = parallel.pipeline > 1, data = parallel.data > 1, sharded = parallel.zero == 3;
+  const bool pipeline = parallel.pipeline > 1, data = parallel.replicas() > 1, sharded = parallel.zero == 3;
   const bool whole = parallel.zero <= 1;  // gradients, in buckets
   if (parallel.point_to_point) {
     note(pipeline, "parallel.p2p", std::string(point_to_point_name(*parallel.point_to_point)), JobValue::Form::kText);
@@ -139,6 +167,7 @@ static void note_preset(JobValues& values, const Job& job) {
 
 void resolve_parallel(JobValues& values, Job& job) {
   resolve_ranks(values, job);
+  resolve_experts(values, job);
   resolve_pipeline(values, job);
   resolve_rank(values, job);
   resolve_data_parallel(values, job);

@@ -14,10 +14,10 @@ namespace stepsim {
 namespace {
 
 // Where a tensor moves: a layer of the model, for one micro-batch or (-1) all.
-using MovedAt = std::pair<std::int64_t, std::int64_t>;  // micro-batch, layer
-using MovedSlots = std::map<SlotIndex, std::set<MovedAt>>;
+using MovedAt = std::pair<std::int64_t, std::int64_t>;                               // micro-batch, layer
+using MovedSlots = std::map<std::pair<std::int32_t, SlotIndex>, std::set<MovedAt>>;  // by kind of layer and root
 
-MovedSlots moved_slots(const Job& job, const LayerTemplate& layer, const StageLayout& stages) {
+MovedSlots moved_slots(const Job& job, const LayerStack& stack, const StageLayout& stages) {
   MovedSlots moved;
   const bool same = job.placement.same_for_all_micro_batches();
   const std::int64_t micro_batches = same ? 1 : micro_batches_of(job);
@@ -27,8 +27,10 @@ MovedSlots moved_slots(const Job& job, const LayerTemplate& layer, const StageLa
     const auto stage = static_cast<std::int64_t>(part % static_cast<std::size_t>(stages.stages));
     for (std::int64_t micro_batch = 0; micro_batch < micro_batches; ++micro_batch) {
       const PlacementPolicy policy = chunk_policy(job.placement, chunk.first_layer, chunk.layers, micro_batch);
-      for (const PlanStep& step : make_plan(layer, chunk.layers, policy, job.framework, stage).forward) {
-        if (step.verb == PlanVerb::kCopyOut) moved[step.first].insert({same ? -1 : micro_batch, chunk.first_layer + step.layer});
+      const LayerStack own = stack.part(chunk.first_layer, chunk.layers);
+      for (const PlanStep& step : make_plan(own, policy, job.framework, stage).forward) {
+        if (step.verb != PlanVerb::kCopyOut) continue;
+        moved[{own.kind_of(step.layer), step.first}].insert({same ? -1 : micro_batch, chunk.first_layer + step.layer});
       }
     }
   }
@@ -54,20 +56,25 @@ void add_rows(const std::string& name, const std::set<MovedAt>& where, Placement
 }
 
 // What rows offload is kept instead, also where a limit of the job keeps it anyway.
-std::vector<PlacementRow> with_kept(const std::vector<PlacementRow>& rows, const LayerTemplate& layer, RowSlots& row_slots) {
+std::vector<PlacementRow> with_kept(const std::vector<PlacementRow>& rows, const LayerStack& stack, std::vector<RowSlots>& row_slots) {
   std::vector<PlacementRow> kept;
   for (const PlacementRow& row : rows) {
     if (row.action != PlacementAction::kOffload) {
       kept.push_back(row);
       continue;
     }
-    for (const SlotIndex root : row_slots.of(row.module_or_slot, true)) {
-      const std::string& name = layer.slots[static_cast<std::size_t>(root)].name;
-      if (row_slots.of(name).size() != 1) continue;  // the name of a module too: it stays as other rows have it
-      kept.push_back(row);
-      kept.back().module_or_slot = name;
-      kept.back().action = PlacementAction::kKeep;
-      kept.back().slices = kept.back().of_slices = 1;
+    std::set<std::string> known;
+    for (std::int32_t kind = 0; kind < stack.kinds(); ++kind) {
+      RowSlots& slots = row_slots[static_cast<std::size_t>(kind)];
+      for (const SlotIndex root : slots.of(row.module_or_slot, true)) {
+        const std::string& name = stack.kind(kind).slots[static_cast<std::size_t>(root)].name;
+        if (slots.of(name).size() != 1) continue;  // the name of a module too: it stays as other rows have it
+        if (!known.insert(name).second) continue;
+        kept.push_back(row);
+        kept.back().module_or_slot = name;
+        kept.back().action = PlacementAction::kKeep;
+        kept.back().slices = kept.back().of_slices = 1;
+      }
     }
   }
   return kept;
@@ -92,32 +99,35 @@ std::string figures_text(const StepFigures& figures, const StepFigures* own) {
 }  // namespace
 
 OffloadCounterparts offload_counterparts(const Job& job, const StageLayout& stages) {
-  const LayerTemplate layer = transformer_layer({job.model, job.training, job.parallel, job.framework});
-  const SlotTable table(layer);
-  RowSlots row_slots(layer, table);
+  const StepTemplates templates = step_templates({job.model, job.training, job.parallel, job.framework});
+  const LayerStack stack = layer_stack(templates, job.model.layers);
+  std::vector<RowSlots> row_slots;  // by kind
+  for (std::int32_t kind = 0; kind < stack.kinds(); ++kind) row_slots.emplace_back(stack.kind(kind), stack.kind_table(kind));
   OffloadCounterparts counterparts;
   counterparts.kept = job.placement;
   counterparts.kept.offload = {};
-  counterparts.kept.rows = with_kept(job.placement.rows, layer, row_slots);
+  counterparts.kept.rows = with_kept(job.placement.rows, stack, row_slots);
   const bool rows_allowed = !recomputes_all(job.placement);
   if (!rows_allowed) std::erase_if(counterparts.kept.rows, [](const PlacementRow& row) { return row.action == PlacementAction::kKeep; });
   PlacementPolicy rerun = counterparts.kept;
   std::size_t reruns = 0;
-  for (const auto& [root, where] : moved_slots(job, layer, stages)) {
-    const Slot& slot = layer.slots[static_cast<std::size_t>(root)];
-    const std::vector<SlotIndex>& named = row_slots.of(slot.name);
+  for (const auto& [moved, where] : moved_slots(job, stack, stages)) {
+    const auto [kind, root] = moved;
+    const Slot& slot = stack.kind(kind).slots[static_cast<std::size_t>(root)];
+    const std::vector<SlotIndex>& named = row_slots[static_cast<std::size_t>(kind)].of(slot.name);
     const bool row_says_it = rows_allowed && named.size() == 1 && named.front() == root;
     const std::int64_t first_micro_batch = where.begin()->first;
     const auto layers = std::count_if(where.begin(), where.end(), [&](const MovedAt& at) { return at.first == first_micro_batch; });
     counterparts.moved += static_cast<std::size_t>(layers);
     if (row_says_it) add_rows(slot.name, where, PlacementAction::kKeep, counterparts.kept.rows);
-    if (row_says_it && root != table.input) {
+    if (row_says_it && root != stack.kind_table(kind).input) {
       add_rows(slot.name, where, PlacementAction::kRecompute, rerun.rows);
       ++reruns;
       continue;
     }
     if (row_says_it) add_rows(slot.name, where, PlacementAction::kKeep, rerun.rows);
-    counterparts.not_rerun.push_back(slot.name);
+    std::vector<std::string>& stays = counterparts.not_rerun;
+    if (std::find(stays.begin(), stays.end(), slot.name) == stays.end()) stays.push_back(slot.name);
     counterparts.not_rerun_bytes += Bytes(slot.size.value * layers);
   }
   if (reruns > 0) counterparts.recomputed = rerun;

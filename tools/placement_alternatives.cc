@@ -50,18 +50,19 @@ static bool is_flags_only(const PlacementPolicy& policy) {
   return policy.segments == 0 && policy.segment_sizes.empty() && policy.rows.empty() && !policy.offloads();
 }
 
-static LayerTemplate layer_of(const Job& job) { return transformer_layer({job.model, job.training, job.parallel, job.framework}); }
+static StepTemplates templates_of(const Job& job) { return step_templates({job.model, job.training, job.parallel, job.framework}); }
 
-// Of the largest model chunk, to which a policy's counts refer.
-static std::int64_t layers_of_chunk(const Job& job) {
+// The largest model chunk, to which a policy's counts refer.
+static LayerStack largest_chunk(const Job& job, const LayerStack& stack) {
   const StageLayout stages = stage_layout(job.model.layers, job.parallel.pipeline, job.parallel.virtual_stages, job.parallel.split);
-  std::int64_t most = 0;
-  for (const ModelChunk& part : stages.parts) most = std::max(most, part.layers);
-  return most;
+  const auto most = std::max_element(stages.parts.begin(), stages.parts.end(),
+                                     [](const ModelChunk& a, const ModelChunk& b) { return a.layers < b.layers; });
+  return stack.part(most->first_layer, most->layers);
 }
 
-static std::vector<PlacementPolicy> accepted_placements(const Job& job, const LayerTemplate& layer) {
-  const std::int64_t layers = layers_of_chunk(job);
+static std::vector<PlacementPolicy> accepted_placements(const Job& job, const LayerStack& stack) {
+  const LayerStack chunk = largest_chunk(job, stack);
+  const std::int64_t layers = chunk.layers();
   const std::vector<PlacementPolicy> usual = {{},
                                               selective({"layernorm"}),
                                               selective({"act"}),
@@ -79,7 +80,7 @@ static std::vector<PlacementPolicy> accepted_placements(const Job& job, const La
   for (const PlacementPolicy& policy : usual) {
     if (placement_flags(policy) == own) continue;
     try {
-      check_policy(policy, layer, layers, job.training.attention);
+      check_policy(policy, chunk, job.training.attention);
     } catch (const InputError&) {
       continue;  // a module that the model has not, more layers than it has
     }
@@ -88,14 +89,23 @@ static std::vector<PlacementPolicy> accepted_placements(const Job& job, const La
   return accepted;
 }
 
-std::vector<PlacementPolicy> usual_placements(const Job& job) { return accepted_placements(job, layer_of(job)); }
+std::vector<PlacementPolicy> usual_placements(const Job& job) {
+  const StepTemplates templates = templates_of(job);
+  return accepted_placements(job, layer_stack(templates, job.model.layers));
+}
 
 // An upper bound: halving runs an op of a layer forward at most 1 + ceil(log2(layers)) / 2 times on average, the others twice.
-static std::int64_t most_ops(const Job& job, const LayerTemplate& layer, std::size_t placements) {
+static std::int64_t most_ops(const Job& job, const LayerStack& stack, std::size_t placements) {
   const auto forwards = 2 + static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(job.model.layers))) / 2;
-  const auto of_layer = forwards * static_cast<std::int64_t>(layer.forward.size()) + static_cast<std::int64_t>(layer.backward.size());
+  const std::vector<std::int64_t> layers = stack.layers_of_kinds();
+  std::int64_t of_layers = 0;
+  for (std::int32_t kind = 0; kind < stack.kinds(); ++kind) {
+    const LayerTemplate& layer = stack.kind(kind);
+    const auto of_layer = forwards * static_cast<std::int64_t>(layer.forward.size()) + static_cast<std::int64_t>(layer.backward.size());
+    of_layers += of_layer * layers[static_cast<std::size_t>(kind)];
+  }
   // Below 10^18: the job's own step was built, so layers x micro-batches are below kMostGraphOps.
-  return of_layer * job.model.layers * micro_batches_of(job) * static_cast<std::int64_t>(placements);
+  return of_layers * micro_batches_of(job) * static_cast<std::int64_t>(placements);
 }
 
 PlacementAlternatives placement_alternatives(const Job& job, const StepRun& run) {
@@ -106,9 +116,10 @@ PlacementAlternatives placement_alternatives(const Job& job, const StepRun& run)
     alternatives.not_searched = "the job stops at out of memory";
     return alternatives;
   }
-  const LayerTemplate layer = layer_of(job);
-  const std::vector<PlacementPolicy> policies = accepted_placements(job, layer);
-  const std::int64_t ops = most_ops(job, layer, policies.size());
+  const StepTemplates templates = templates_of(job);
+  const LayerStack stack = layer_stack(templates, job.model.layers);
+  const std::vector<PlacementPolicy> policies = accepted_placements(job, stack);
+  const std::int64_t ops = most_ops(job, stack, policies.size());
   if (ops > kMostAlternativeOps) {
     alternatives.not_searched = fmt::format("the usual placements are up to {} ops, more than {}", ops, kMostAlternativeOps);
     return alternatives;

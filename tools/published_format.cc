@@ -7,6 +7,7 @@
 #include "schema/nearest_name.h"
 #include "sim/input_error.h"
 #include "tools/json_rows.h"
+#include "tools/published_peaks.h"
 
 namespace stepsim {
 
@@ -18,11 +19,11 @@ struct Format {
 
 static const std::vector<Format>& formats() {
   static const std::vector<Format> kFormats = {
-      {"results", {"id", "category", "framework", "model", "gpu", "n_gpus"}, nullptr},
+      {"results", {"id", "category", "framework", "model", "gpu", "n_gpus"}, compare_peaks},
       {"pairs", {"base_id", "var_id", "time_ratio"}, nullptr},
       {"mpt", {"Model", "SeqLen (T)", "# GPUs"}, nullptr},
       {"vtrain", {"Parameters (billion)", "iteration time (ms)"}, nullptr},
-      {"megatron-golden", {"case", "golden", "mem_max_second"}, nullptr},
+      {"megatron-golden", {"case", "golden", "mem_max_second"}, compare_memory},
       {"gemm", {"op", "dtype", "m", "n", "k", "gpu", "latency_us"}, compare_gemm},
       {"attention", {"causal", "head_dim", "batch", "seq", "heads", "gpu", "latency_us"}, compare_attention},
       {"collective", {"op", "num_gpus", "message_bytes", "gpu", "latency_us"}, compare_collective},

@@ -24,6 +24,11 @@ struct PublishedComparison {
   std::vector<Comparison> rows;
   std::size_t filtered = 0;
   std::map<std::string, std::size_t> skipped;  // reason -> rows
+  // What the rows measure beside that, by name; rows without it are left out.
+  std::map<std::string, std::vector<Comparison>> other{};
+  // By what else than columns rows are told apart: by name ("group", "size"), of each of `rows` its value. Statistics show them unasked.
+  std::map<std::string, std::vector<std::string>> labels{};
+  std::vector<std::string> notes{};  // a sentence each
 };
 
 // A CSV file with a head, or a JSON list of rows.
@@ -47,6 +52,11 @@ PublishedComparison compare_collective(const CsvTable& table);
 
 // kernels/neusight_vec_*.csv: op,rows,cols,gpu,latency_us; dtype, without which it is fp32.
 PublishedComparison compare_elementwise(const CsvTable& table);
+
+// memory/megatron_golden_memory.csv: case, golden and what Megatron-LM's functional test of that name allocated; arguments from
+// megatron_golden_configs.json beside the file, else from the columns. The peak is of the last pipeline stage's GPU behind iteration 2
+// (fp16: the last iteration), other: behind iteration 1, and what stays allocated between steps.
+PublishedComparison compare_memory(const CsvTable& table);
 
 // schedules/pipeline_closed_forms.json: makespans and passes in flight of schedules whose stages are alike, exact. 1 unit of time is 1 ms:
 // rows with durations that are no whole number of picoseconds are skipped. P2P (none: 0) is overlapped as models/pipeline_program.h says.

@@ -114,12 +114,15 @@ static Json memory_json(const GraphRun& run, std::size_t reported, const std::ve
 // The reported stage, and in each row of per_device what is known of its stage.
 static Json stage_memory_json(const Job& job, const StepRun& run, const std::vector<std::string>& role_names) {
   Json memory = memory_json(run.run, run.reported_stage, role_names);
+  memory["fits"] = run.fits();
+  memory.update(Json::parse(allocation_json(job, run, run.reported_stage)));
   memory["first_iteration_peak_bytes"] = run.reported_peaks().first_iteration.value;
   memory["saved_activations_peak_bytes"] = run.reported_peaks().saved_activations.value;
   for (std::size_t i = 0; i < run.stage_peaks.size(); ++i) {
     const auto stage = static_cast<std::int32_t>(i);
     const StageLayout& stages = run.step.stages;
     Json& row = memory["per_device"][i];
+    row.update(Json::parse(device_allocation_json(run, i)));
     row["stage"] = stage;
     row["rank"] = first_rank(job.parallel, stage);
     row["layers"] = layers_held(stages, stage);
@@ -412,7 +415,7 @@ static std::vector<std::string> strings(const Names& names) {
   return std::vector<std::string>(names.begin(), names.end());
 }
 
-std::string run_json(const Job& job, const StepRun& run, const PlacementAlternatives& alternatives) {
+std::string run_json(const Job& job, const StepRun& run, const PlacementAlternatives& alternatives, const MemoryAnswers& answers) {
   const OpGraph& graph = run.step.graph;
   const GraphRun& of_graph = run.run;
   const std::vector<std::string> roles = strings(kRoleNames), phases = strings(kPhaseNames);
@@ -439,9 +442,15 @@ std::string run_json(const Job& job, const StepRun& run, const PlacementAlternat
   json["resources"] = resources_json(graph, *run.costs, of_graph);
   add_critical_path(json, graph, of_graph.result);
   json["out_of_memory"] = out_of_memory_json(graph, of_graph.result, roles);
+  if (const std::optional<OutOfMemory> refused = refused_claim(run)) {
+    StepResult stopped;
+    stopped.out_of_memory = refused;
+    json["out_of_memory"] = out_of_memory_json(graph, stopped, roles);
+  }
   json["offload"] = offload_json(job, run, alternatives.offload);
   json["alternatives"] = alternatives_json(alternatives);
   json["cheapest"] = cheapest_json(alternatives);
+  json.update(Json::parse(answers_json(answers)));
   json["evidence"] = evidence_json(job);
   json["profile"] = profile_json(job, run);
   json["warnings"] = all_warnings(job, run);

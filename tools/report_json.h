@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tools/graph_run.h"
+#include "tools/memory_report.h"
 #include "tools/placement_alternatives.h"
 
 namespace stepsim {
@@ -12,7 +13,7 @@ namespace stepsim {
 // Of what run_json writes.
 inline constexpr int kSchemaVersion = 1;
 
-std::string run_json(const Job& job, const StepRun& run, const PlacementAlternatives& alternatives);
+std::string run_json(const Job& job, const StepRun& run, const PlacementAlternatives& alternatives, const MemoryAnswers& answers = {});
 
 struct GraphNames {
   std::vector<std::string> roles, phases;  // by bucket

@@ -31,8 +31,19 @@ static std::vector<std::string> stage_names(const Job& job) {
   return names;
 }
 
+// The curve, with what the allocator holds where it was replayed.
+static void write_run_memory(const Job& job, const StepRun& run, const TextSink& sink) {
+  AllocatorCurve curve(run.step.graph.device_count());
+  if (run.allocation.replayed()) {
+    observe_allocator(job, run.step.graph, run.run.result, run.born, [&](const AllocatorSample& sample) { curve.add(sample); });
+  }
+  write_memory_csv(run.step.graph, run.run.result, kRoleNames, sink, run.allocation.replayed() ? &curve : nullptr);
+}
+
 int run_command(const RunArguments& arguments) {
   check_trace_name(arguments.trace);
+  const bool asks_for_largest = !arguments.max.empty();
+  const Growable grows = asks_for_largest ? growable(arguments.max) : Growable::kMicroBatch;
   const Job job = resolve_job(arguments.job);
   const CheckLimits limits = check_limits(arguments.check, checked_job(job));
   std::vector<std::string> inputs = job.files;
@@ -40,25 +51,27 @@ int run_command(const RunArguments& arguments) {
 
   StepRun run;
   PlacementAlternatives alternatives;
+  MemoryAnswers answers;
   const std::vector<Output> outputs = {
-      {"--json", arguments.json, [&](const TextSink& sink) { sink(run_json(job, run, alternatives)); }},
+      {"--json", arguments.json, [&](const TextSink& sink) { sink(run_json(job, run, alternatives, answers)); }},
       {"--trace", arguments.trace,
        [&](const TextSink& sink) {
          const std::string title = fmt::format("stepsim {} {} on {}", STEPSIM_VERSION, job.model.name, job.gpu.name);
          const ChromeTraceOptions options{.role_names = kRoleNames, .title = title, .device_names = stage_names(job)};
          write_chrome_trace(run.step.graph, run.run.result, options, sink);
        }},
-      {"--memory-csv", arguments.memory_csv,
-       [&](const TextSink& sink) { write_memory_csv(run.step.graph, run.run.result, kRoleNames, sink); }},
+      {"--memory-csv", arguments.memory_csv, [&](const TextSink& sink) { write_run_memory(job, run, sink); }},
   };
   check_outputs(outputs, inputs);
   run = run_step(job);
   if (arguments.check.baseline.empty()) {
     alternatives = placement_alternatives(job, run);
+    answers.changes = memory_changes(arguments.job, job, run);
   } else {
     alternatives.not_searched = "with --check";
   }
-  write_outputs(outputs, run_summary(job, run, alternatives));
+  if (asks_for_largest) answers.largest = largest_fit(grows, arguments.job, job);
+  write_outputs(outputs, run_summary(job, run, alternatives, answers));
   const std::string failure = check_failure(limits, run);
   if (failure.empty()) return kExitDone;
   std::fputs((failure + "\n").c_str(), stderr);

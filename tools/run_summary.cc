@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 #include "sim/check.h"
 #include "tools/evidence.h"
@@ -52,13 +54,23 @@ static void add_verdict(const Job& job, const StepRun& run, const TimeUnit& unit
     lines.add("  ", step);
     return;
   }
+  if (const std::string card = card_verdict(run); !card.empty()) {
+    const bool fits = run.fits();
+    lines.add("", fits ? card + "; " + step : card, 2);
+    if (const std::string remedy = card_remedy(job, run); !remedy.empty()) lines.add("  ", remedy, 2);
+    if (!fits) lines.add("  ", step);
+    return;
+  }
   const DeviceMemory* const tightest = of_graph.tightest();  // of all stages, whichever is reported
   STEPSIM_CHECK(tightest != nullptr);                        // a machine has a capacity
   lines.add("", fmt::format("FITS: {:.2f} of {:.2f} GiB free on {} (stage {}); {}", gib(*tightest->margin()),
                             gib(tightest->capacity->value), device_name(tightest->device), tightest->device.index, step));
 }
 
-static std::string optimizer_name(OptimizerKind optimizer) { return optimizer == OptimizerKind::kAdamW ? "adamw" : "sgd"; }
+static std::string optimizer_name(OptimizerKind optimizer) {
+  constexpr const char* kNames[] = {"adamw", "sgd", "adam8bit", "lion", "muon"};  // by OptimizerKind
+  return kNames[static_cast<std::size_t>(optimizer)];
+}
 
 static std::string attention_name(AttentionKind attention) {
   return attention == AttentionKind::kUnfused ? "unfused" : attention == AttentionKind::kFlash ? "flash" : "fused";
@@ -66,15 +78,22 @@ static std::string attention_name(AttentionKind attention) {
 
 // "dp 8 with zero 1, gradients reduced in fp32 beside backward".
 static std::string data_parallel_text(const ParallelLayout& parallel) {
-  if (parallel.data == 1) return parallel.zero == 0 ? "dp 1" : fmt::format("dp 1 with zero {}", parallel.zero);
+  if (parallel.replicas() == 1) return parallel.zero == 0 ? "dp 1" : fmt::format("dp 1 with zero {}", parallel.zero);
   std::string text = fmt::format("dp {} with zero {}", parallel.data, parallel.zero);
-  if (parallel.sharding_ranks() != parallel.data) text += fmt::format(" in groups of {}", parallel.shard);
+  if (parallel.sharding_ranks() != parallel.replicas()) text += fmt::format(" in groups of {}", parallel.sharding_ranks());
   if (parallel.reduce_dtype) text += ", gradients reduced in " + dtype_name(*parallel.reduce_dtype);
   const bool overlapped = parallel.overlap_gradient_reduce.value_or(false) || parallel.zero >= 2;
   return text + (overlapped ? " beside backward" : " after backward");
 }
 
-static bool has_layout_line(const ParallelLayout& parallel) { return parallel.pipeline > 1 || parallel.data > 1; }
+static bool has_layout_line(const ParallelLayout& parallel) {
+  return parallel.pipeline > 1 || parallel.replicas() > 1 || parallel.expert > 1;
+}
+
+static std::string_view dispatcher_name(Dispatcher dispatcher) {
+  constexpr std::array<std::string_view, 4> kNames = {"allgather", "alltoall", "deepep", "hybridep"};  // as --dispatcher
+  return kNames[static_cast<std::size_t>(dispatcher)];
+}
 
 static void add_layout(const Job& job, TextLines& lines) {
   const ParallelLayout& parallel = job.parallel;
@@ -87,9 +106,21 @@ static void add_layout(const Job& job, TextLines& lines) {
     if (parallel.point_to_point) text += fmt::format(", {} p2p", point_to_point_name(*parallel.point_to_point));
     text += ")";
   }
+  if (parallel.context > 1) text += fmt::format(", cp {}", parallel.context);
+  if (parallel.expert > 1) text += fmt::format(", ep {} ({})", parallel.expert, dispatcher_name(parallel.dispatcher));
+  if (job.model.has_experts() && parallel.expert_tensor_ranks() != parallel.tensor) {
+    text += fmt::format(", experts' tp {}", parallel.expert_tensor_ranks());
+  }
   const std::int64_t micro_batches = micro_batches_of(job);
   lines.add("layout: ",
             fmt::format("{}, {} micro-batch{}, {}", text, micro_batches, micro_batches == 1 ? "" : "es", data_parallel_text(parallel)), 2);
+}
+
+// ", lora r=16" and so on; "" where all is trained.
+static std::string trainable_text(const TrainableMask& mask) {
+  if (mask.kind == TrainableMask::Kind::kLora) return fmt::format(", {}lora r={}", mask.base_bits == 4 ? "q" : "", mask.rank);
+  if (mask.kind == TrainableMask::Kind::kFrozen) return fmt::format(", {} frozen", fmt::join(mask.targets, " and "));
+  return "";
 }
 
 static void add_job(const Job& job, TextLines& lines) {
@@ -103,10 +134,10 @@ static void add_job(const Job& job, TextLines& lines) {
   const std::string dropout = job.training.dropout > 0 ? fmt::format(", dropout {}", job.training.dropout) : "";
   const bool first = job.training.iteration == IterationKind::kFirst;
   lines.add("     ",
-            fmt::format("sequence {}, micro-batch {}, batch {}; {}, {}, {} attention{}; recompute {}{}", job.training.sequence,
+            fmt::format("sequence {}, micro-batch {}, batch {}; {}, {}{}, {} attention{}; recompute {}{}", job.training.sequence,
                         job.training.micro_batch, job.training.global_batch, dtype_name(product_dtype(job.training.precision)),
-                        optimizer_name(job.training.optimizer), attention_name(job.training.attention), dropout,
-                        placement_label(job.placement), first ? "; first iteration" : ""),
+                        optimizer_name(job.training.optimizer), trainable_text(job.training.trainable),
+                        attention_name(job.training.attention), dropout, placement_label(job.placement), first ? "; first iteration" : ""),
             2);
 }
 
@@ -171,7 +202,8 @@ static void add_stage_peaks(const StepRun& run, TextLines& lines) {
   lines.add("        ", "peaks by stage: " + text + " GiB", 1);
 }
 
-static void add_memory(const StepRun& run, bool first, TextLines& lines) {
+static void add_memory(const Job& job, const StepRun& run, TextLines& lines) {
+  const bool first = job.training.iteration == IterationKind::kFirst;
   const DeviceMemory& reported = run.reported();
   const StagePeaks& peaks = run.reported_peaks();
   const std::string peak =
@@ -185,7 +217,13 @@ static void add_memory(const StepRun& run, bool first, TextLines& lines) {
     roles += fmt::format("{}{} {:.2f}", roles.empty() ? "" : ", ", kRoleNames[i], gib(reported.peak.by_bucket[i].value));
   }
   lines.add("        ", "at the peak: " + roles + " GiB", 2);
+  if (!job.placement.offloads()) lines.add("        ", alive_text(run, kColumns - 8), 1);  // else the copies need the room
   add_stage_peaks(run, lines);
+  if (run.allocation.replayed()) {
+    lines.add("        ", reserved_text(run), 2);
+    if (const std::string subtraction = subtraction_text(run); !subtraction.empty()) lines.add("        ", subtraction, 2);
+    return;
+  }
   if (!reported.capacity) return;
   const std::int64_t margin = reported.capacity->value - reported.peak.bytes.value;
   lines.add("        ", fmt::format("card {:.2f} - allocated {:.2f} - fragmentation and context (not modelled) = {:.2f} GiB {}",
@@ -317,6 +355,19 @@ static void add_alternatives(const Job& job, const PlacementAlternatives& altern
   }
 }
 
+// The cheapest change that is none of the placement, and the largest size, where they were looked for.
+static void add_answers(const MemoryAnswers& answers, const TimeUnit& unit, TextLines& lines) {
+  const MemoryChanges& changes = answers.changes;
+  constexpr std::size_t kBehind = 4;  // evidence, warning, assumed, not modelled
+  const auto best = cheapest_change(changes);
+  if (best && lines.lines().size() + kBehind < kMostLines) {
+    const MemoryChange& change = changes.tried[*best];
+    lines.add("cheapest change: ", change.flags + memory_gain(changes.own, change.figures, unit) + fit_text(changes.own, change.figures),
+              1);
+  }
+  if (answers.largest) lines.add("largest: ", largest_fit_text(*answers.largest), 2);
+}
+
 static std::string joined(const std::vector<std::string>& sentences) {
   std::string text;
   for (std::string sentence : sentences) {
@@ -337,7 +388,7 @@ static void add_warnings(const std::vector<std::string>& warnings, TextLines& li
   }
 }
 
-std::string run_summary(const Job& job, const StepRun& run, const PlacementAlternatives& alternatives) {
+std::string run_summary(const Job& job, const StepRun& run, const PlacementAlternatives& alternatives, const MemoryAnswers& answers) {
   const TimeUnit unit = unit_of(run.run.result.end);
   TextLines lines;
   add_verdict(job, run, unit, lines);
@@ -345,14 +396,18 @@ std::string run_summary(const Job& job, const StepRun& run, const PlacementAlter
   add_layout(job, lines);
   add_speed(job, run, lines);
   add_time(job, run, unit, lines);
-  add_memory(run, job.training.iteration == IterationKind::kFirst, lines);
+  add_memory(job, run, lines);
   add_offload(job, run, alternatives.offload, unit, lines);
   add_alternatives(job, alternatives, unit, lines);
+  add_answers(answers, unit, lines);
   constexpr std::size_t kBehindEvidence = 6;  // warnings, assumed, not modelled: two lines each
   if (lines.lines().size() < kMostLines) {
     lines.add("evidence: ", evidence_text(job), lines.lines().size() + 2 + kBehindEvidence <= kMostLines ? 2 : 1);
   }
   std::vector<std::string> warnings = all_warnings(job, run);
+  if (const std::string doubt = doubt_of_time(run.allocation, run.run.result); !doubt.empty()) {
+    warnings.insert(warnings.begin(), "the step time is not to be trusted: " + doubt);
+  }
   for (const std::string& sentence : offload_warnings(job, run, alternatives.offload)) warnings.push_back(sentence);
   add_warnings(warnings, lines);
   const std::vector<std::pair<const char*, std::vector<std::string>>> rest = {{"assumed: ", all_assumed(job, run)},

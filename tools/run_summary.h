@@ -3,10 +3,11 @@
 
 #include <string>
 
+#include "tools/memory_report.h"
 #include "tools/placement_alternatives.h"
 
 namespace stepsim {
 
-std::string run_summary(const Job& job, const StepRun& run, const PlacementAlternatives& alternatives);
+std::string run_summary(const Job& job, const StepRun& run, const PlacementAlternatives& alternatives, const MemoryAnswers& answers = {});
 
 }  // namespace stepsim

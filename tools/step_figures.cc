@@ -17,14 +17,27 @@ StepFigures figures_of(const GraphRun& run) {
       figures.host_short_by = std::max(figures.host_short_by, device.host_peak - *device.host_capacity);
     }
   }
+  figures.fits_cards = figures.fits;
   return figures;
 }
+
+static StepFigures figures_of(const GraphRun& run, const StepMemory& memory) {
+  StepFigures figures = figures_of(run);
+  if (!memory.replayed()) return figures;
+  figures.reserved = reserved_peak(memory.devices[memory.fullest]);
+  figures.fits_cards = figures.fits && memory.fits();
+  return figures;
+}
+
+StepFigures figures_of(const StepRun& run) { return figures_of(run.run, run.allocation); }
 
 StepFigures figures_with(const Job& job, const StepRun& run, const PlacementPolicy& policy) {
   StepRequest request = step_request(job);
   request.placement = policy;
   BuiltStep step = build_step(request);
-  return figures_of(run_built(job, step, run.run.machine, *run.costs));
+  const std::vector<StorageId> born = optimizer_moments(step.graph);
+  const GraphRun other = run_built(job, step, run.run.machine, *run.costs);
+  return figures_of(other, step_memory(job, step.graph, other, born));
 }
 
 }  // namespace stepsim

@@ -24,11 +24,10 @@ StepRequest step_request(const Job& job) {
           .parallel = job.parallel,
           .framework = job.framework,
           .placement = job.placement,
-          .library_workspace = job.gpu.library_workspace};
+          .workspaces = {.blas_handle = job.gpu.blas_workspace, .engine = job.gpu.engine_workspace}};
 }
 
-// Adam's moments, which the first step makes.
-static std::vector<StorageId> optimizer_moments(const OpGraph& graph) {
+std::vector<StorageId> optimizer_moments(const OpGraph& graph) {
   std::vector<StorageId> moments;
   for (std::size_t i = 0; i < graph.storages().size(); ++i) {
     const Storage& storage = graph.storages()[i];
@@ -48,17 +47,20 @@ static void fill_memory(const Job& job, StepRun& run) {
   STEPSIM_CHECK(run.reported_stage < run.run.memory.size());
 }
 
-// What all chunks of all stages run again, for one micro-batch. Without rows, chunks of equal size run the same again.
+// What all chunks of all stages run again, for one micro-batch. Without rows, chunks of equal size and of one kind of layer run the
+// same again.
 static Rerun rerun_of(const Job& job, const StageLayout& stages) {
-  const LayerTemplate layer = transformer_layer({job.model, job.training, job.parallel, job.framework});
+  const StepTemplates templates = step_templates({job.model, job.training, job.parallel, job.framework});
+  const LayerStack stack = layer_stack(templates, job.model.layers);
   std::map<std::int64_t, Rerun> by_layers;
   Rerun sum;
   for (const ModelChunk& part : stages.parts) {
     if (part.layers == 0) continue;
     const auto [of_chunk, added] = by_layers.try_emplace(part.layers);
-    if (added || !job.placement.rows.empty()) {
+    if (added || !job.placement.rows.empty() || stack.kinds() > 1) {
       const PlacementPolicy policy = chunk_policy(job.placement, part.first_layer, part.layers);
-      of_chunk->second = rerun_of_plan(make_plan(layer, part.layers, policy, job.framework), layer, part.layers);
+      const LayerStack chunk = stack.part(part.first_layer, part.layers);
+      of_chunk->second = rerun_of_plan(make_plan(chunk, policy, job.framework), chunk);
     }
     sum.layer_matrices += of_chunk->second.layer_matrices;
     sum.attention += of_chunk->second.attention;
@@ -104,13 +106,15 @@ static void fill(const Job& job, StepRun& run) {
     run.costs = run.profiled.get();
   }
   // The moments that the first step makes: the same ops at the same times, other claims.
-  run.run = run_built(job, run.step, machine, *run.costs, optimizer_moments(run.step.graph));
+  run.born = optimizer_moments(run.step.graph);
+  run.run = run_built(job, run.step, machine, *run.costs, run.born);
   constexpr double kLongestStep = 9e6;  // s; the simulated clock ends at 9.2e6
   if (seconds(run.run.result.end) > kLongestStep) {
     throw InputError({"--hardware"}, "found a step of more than 104 days, wanted a smaller job or a machine that is not so slow");
   }
   STEPSIM_CHECK(!run.run.result.deadlock);  // the builder's graphs have no cycle and no rendezvous in two orders
   fill_memory(job, run);
+  run.allocation = step_memory(job, run.step.graph, run.run, run.born);
   run.peak_rate = peak(job.gpu, product_dtype(job.training.precision));
   run.flops = step_flops_of(job, run);
 }
@@ -184,8 +188,9 @@ std::vector<std::string> all_warnings(const Job& job, const StepRun& run) {
 
 std::vector<std::string> not_modelled(const StepRun& run) {
   std::vector<std::string> sentences = run.step.not_modelled;
-  for (const char* const sentence :
-       {"allocator fragmentation, CUDA context and NCCL buffers", "clock and power throttling, jitter and stragglers"}) {
+  const char* const unallocated = run.allocation.replayed() ? "memory of other processes, CUDA graphs and libraries' own pools"
+                                                            : "allocator fragmentation, CUDA context and NCCL buffers";
+  for (const char* const sentence : {unallocated, "clock and power throttling, jitter and stragglers"}) {
     if (std::find(sentences.begin(), sentences.end(), sentence) == sentences.end()) sentences.emplace_back(sentence);
   }
   return sentences;

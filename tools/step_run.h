@@ -11,6 +11,7 @@
 #include "models/step_builder.h"
 #include "tools/graph_run.h"
 #include "tools/job.h"
+#include "tools/step_memory.h"
 
 namespace stepsim {
 
@@ -32,6 +33,8 @@ struct StepRun {
   std::unique_ptr<ProfileCostModel> profiled{};  // over it, of a job with a profile
   const CostModel* costs = nullptr;              // which of the two the step was costed by
   GraphRun run{};
+  std::vector<StorageId> born{};          // storages that the first iteration makes
+  StepMemory allocation{};                // what is reserved
   std::vector<StagePeaks> stage_peaks{};  // by stage, as run.memory
   std::size_t reported_stage = 0;         // the job's choice, else the one with the largest peak
   std::vector<ConventionFlops> flops{};   // by all_conventions()
@@ -39,12 +42,17 @@ struct StepRun {
   double wall_s = 0;                      // of this computation
 
   const ConventionFlops& flops_of(FlopsConvention) const;
+  // On every card, with what the process takes beside the allocator.
+  bool fits() const { return !run.result.out_of_memory.has_value() && allocation.fits(); }
   const DeviceMemory& reported() const { return run.memory[reported_stage]; }
   const StagePeaks& reported_peaks() const { return stage_peaks[reported_stage]; }
   double step_time_s() const { return seconds(run.result.end); }
 };
 
 StepRequest step_request(const Job& job);
+
+// Adam's moments, which the first step makes.
+std::vector<StorageId> optimizer_moments(const OpGraph& graph);
 
 // A step of the job on a machine. Where a compiler places the job's copies (OffloadSchedule::order) they are moved there first, and memory
 // follows the schedule, also of a step without copies; else memory follows the host's launches.

@@ -87,6 +87,7 @@ void add_run(CLI::App& app, RunArguments& run, JobArguments& job) {
   add_job_file(command, job);
   add_job_flags(command, job);
   add_outputs(command, run.json, &run.trace, &run.memory_csv);
+  add_text(command, "--max", run.max, "micro-batch|sequence", "the largest that fits, with what the allocator reserves")->group("Output");
   CheckOptions& check = run.check;
   add_text(command, "--check", check.baseline, "BASELINE.json", "compare with the --json of an earlier run; exit 3 if worse")
       ->group("Check");
@@ -108,6 +109,9 @@ void add_explain(CLI::App& app, ExplainArguments& explain, JobArguments& job) {
   add_job_file(command, job);
   add_job_flags(command, job);
   add_outputs(command, explain.json, nullptr, nullptr);
+  command
+      .add_flag("--tensors", explain.tensors, "every tensor of the device: who claims it, who releases it, when; what is alive at the peak")
+      ->group("Output");
   command
       .add_flag("--module-table", explain.module_table, "which tensors each name of --recompute-modules frees, of --offload-modules moves")
       ->group("Output");
@@ -150,7 +154,7 @@ void add_simulate(CLI::App& app, SimulateArguments& simulate) {
 void add_validate(CLI::App& app, ValidateArguments& validate) {
   CLI::App& command = *app.add_subcommand("validate", "published measurements against stepsim");
   add_text(command, "--published", validate.file, "FILE", "CSV with a head, or a JSON list of rows");
-  add_text(command, "--format", validate.format, "auto|gemm|attention|collective|elementwise|pipeline|offload", "layout of the file [by its head]");
+  add_text(command, "--format", validate.format, "auto|megatron-golden|gemm|attention|collective|elementwise|pipeline|offload", "layout of the file [by its head]");
   add_text(command, "--by", validate.by, "COLUMN", "statistics by the values of a column");
   command.add_flag("--rows", validate.rows, "print every row");
   add_text(command, "--max-error", validate.max_error, "X",

@@ -24,29 +24,42 @@ struct ColumnGroup {
   std::size_t mismatches = 0;
 };
 
-static std::vector<double> errors_of(const PublishedComparison& comparison) {
+static std::vector<double> errors_of(const std::vector<Comparison>& rows) {
   std::vector<double> errors;
-  for (const Comparison& row : comparison.rows) errors.push_back(row.error());
+  for (const Comparison& row : rows) errors.push_back(row.error());
   return errors;
 }
 
-// By the value of a column, in the order of the values.
-static std::vector<ColumnGroup> groups_by(const std::string& column, const CsvTable& table, const PublishedComparison& comparison) {
-  if (column.empty()) return {};
-  const std::optional<std::size_t> index = table.column(column);
-  if (!index) {
-    throw InputError({"--by"},
-                     fmt::format("found \"{}\", wanted one of {}{}", column, fmt::join(table.head, ", "), suggestion(column, table.head)));
-  }
+// In the order of the values; `value_of` each of the compared rows.
+template <class Value>
+static std::vector<ColumnGroup> grouped(const PublishedComparison& comparison, const Value& value_of) {
   std::map<std::string, ColumnGroup> by_value;
-  for (const Comparison& row : comparison.rows) {
-    ColumnGroup& group = by_value[table.rows[row.row].cells[*index]];
+  for (std::size_t i = 0; i < comparison.rows.size(); ++i) {
+    const Comparison& row = comparison.rows[i];
+    ColumnGroup& group = by_value[value_of(i)];
     group.errors.push_back(row.error());
     if (!row.difference.empty()) ++group.mismatches;
   }
   std::vector<ColumnGroup> groups;
   for (auto& [name, group] : by_value) groups.push_back({name, std::move(group.errors), group.mismatches});
   return groups;
+}
+
+// By the value of a column or of a label; unasked, by each of the labels.
+static std::vector<ColumnGroup> groups_by(const std::string& by, const CsvTable& table, const PublishedComparison& comparison) {
+  std::vector<ColumnGroup> groups;
+  for (const auto& [label, values] : comparison.labels) {
+    if (!by.empty() && by != label) continue;
+    for (ColumnGroup& group : grouped(comparison, [of = &values](std::size_t i) { return of->at(i); })) groups.push_back(std::move(group));
+  }
+  if (by.empty() || comparison.labels.count(by) > 0) return groups;
+  const std::optional<std::size_t> index = table.column(by);
+  if (!index) {
+    std::vector<std::string> known = table.head;
+    for (const auto& [label, values] : comparison.labels) known.push_back(label);
+    throw InputError({"--by"}, fmt::format("found \"{}\", wanted one of {}{}", by, fmt::join(known, ", "), suggestion(by, known)));
+  }
+  return grouped(comparison, [&](std::size_t i) { return table.rows[comparison.rows[i].row].cells[*index]; });
 }
 
 // "0.05" or "5%" as 0.05.
@@ -85,6 +98,20 @@ static std::size_t skipped_rows(const PublishedComparison& comparison) {
   return count;
 }
 
+static Json detail_json(const std::vector<Comparison>& rows, bool exact) {
+  Json detail = Json::array();
+  for (const Comparison& row : rows) {
+    detail.push_back({{"id", row.id},
+                      {"measured", row.measured},
+                      {"simulated", row.simulated},
+                      {"error", row.error()},
+                      {"lower", nullptr},
+                      {"upper", nullptr}});
+    if (exact) detail.back()["difference"] = row.difference.empty() ? Json(nullptr) : Json(row.difference);
+  }
+  return detail;
+}
+
 static std::string validation_json(const std::string& format, const PublishedComparison& comparison,
                                    const std::vector<ColumnGroup>& groups) {
   Json json;
@@ -94,7 +121,7 @@ static std::string validation_json(const std::string& format, const PublishedCom
   json["skipped"] = skipped_rows(comparison);
   json["skipped_reasons"] = comparison.skipped;
   if (comparison.exact) json["mismatches"] = mismatches(comparison);
-  json["summary"] = summary_json(errors_of(comparison));
+  json["summary"] = summary_json(errors_of(comparison.rows));
   json["groups"] = Json::array();
   for (const ColumnGroup& group : groups) {
     Json row{{"name", group.name}, {"rows", group.errors.size()}};
@@ -102,17 +129,12 @@ static std::string validation_json(const std::string& format, const PublishedCom
     row.update(summary_json(group.errors));
     json["groups"].push_back(std::move(row));
   }
-  json["detail"] = Json::array();
-  for (const Comparison& row : comparison.rows) {
-    json["detail"].push_back({{"id", row.id},
-                              {"measured", row.measured},
-                              {"simulated", row.simulated},
-                              {"error", row.error()},
-                              {"lower", nullptr},
-                              {"upper", nullptr}});
-    if (comparison.exact) json["detail"].back()["difference"] = row.difference.empty() ? Json(nullptr) : Json(row.difference);
-  }
+  json["detail"] = detail_json(comparison.rows, comparison.exact);
   json["other"] = Json::object();
+  for (const auto& [name, rows] : comparison.other) {
+    json["other"][name] = {{"summary", summary_json(errors_of(rows))}, {"detail", detail_json(rows, false)}};
+  }
+  json["notes"] = comparison.notes;
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -152,9 +174,11 @@ static std::string validation_text(const ValidateArguments& arguments, const std
   for (const auto& [reason, rows] : comparison.skipped) text += fmt::format("  skipped {}: {}\n", rows, reason);
   if (comparison.exact) return text + exact_text(arguments, comparison, groups);
   std::vector<std::vector<std::string>> table = {{"error", "rows", "median", "mean", "p90", "max", "bias"}};
-  table.push_back(statistics_row("all", errors_of(comparison)));
+  table.push_back(statistics_row("all", errors_of(comparison.rows)));
   for (const ColumnGroup& group : groups) table.push_back(statistics_row(group.name, group.errors));
+  for (const auto& [name, rows] : comparison.other) table.push_back(statistics_row(name, errors_of(rows)));
   text += table_text(table);
+  for (const std::string& note : comparison.notes) text += "  " + note + "\n";
   if (!arguments.rows) return text;
   std::vector<std::vector<std::string>> rows = {{"id", "measured", "simulated", "error"}};
   for (const Comparison& row : comparison.rows) {
@@ -166,7 +190,7 @@ static std::string validation_text(const ValidateArguments& arguments, const std
 // In exact formats any mismatch is beyond any tolerance.
 static int exit_code(const PublishedComparison& comparison, std::optional<double> tolerance) {
   if (!tolerance) return kExitDone;
-  const double median = error_statistics(errors_of(comparison))->median;
+  const double median = error_statistics(errors_of(comparison.rows))->median;
   const bool differs = comparison.exact && mismatches(comparison) > 0;
   if (!differs && median <= *tolerance) return kExitDone;
   const std::string problem = comparison.exact

@@ -239,7 +239,8 @@ Storage GraphTables::storage_of(const graph_file::Storage& from, const FieldPath
                   .space = from.space() == graph_file::host ? MemorySpace::kHost : MemorySpace::kDevice,
                   .live_at_start = from.live_at_start(),
                   .live_at_end = from.live_at_end(),
-                  .deferred_free = from.deferred_free()};
+                  .deferred_free = from.deferred_free(),
+                  .of_claiming_stream = from.of_claiming_stream()};
   if (from.has_layer()) storage.layer = static_cast<std::int32_t>(source_.within({&path, "layer"}, from.layer(), 0, kLargestIndex));
   if (from.has_micro_batch()) {
     storage.micro_batch = static_cast<std::int32_t>(source_.within({&path, "micro_batch"}, from.micro_batch(), 0, kLargestIndex));

@@ -167,6 +167,7 @@ class GraphText {
       message.set_live_at_start(storage.live_at_start);
       message.set_live_at_end(storage.live_at_end);
       message.set_deferred_free(storage.deferred_free);
+      message.set_of_claiming_stream(storage.of_claiming_stream);
       line("storages", message);
     }
   }

@@ -56,7 +56,12 @@ struct Accounts {
       const DeviceId device{static_cast<std::int32_t>(index / 2)};
       const MemorySpace space = index % 2 == 1 ? MemorySpace::kHost : MemorySpace::kDevice;
       if (account.highest > std::max(account.peak, account.in_use)) {
-        take({.at = at, .device = device, .space = space, .in_use = account.highest, .by_bucket = account.highest_by_bucket});
+        take({.at = at,
+              .device = device,
+              .space = space,
+              .in_use = account.highest,
+              .by_bucket = account.highest_by_bucket,
+              .highest = true});
         account.reported = account.highest_by_bucket;
         account.peak = account.highest;
       }

@@ -19,6 +19,7 @@ struct MemoryPoint {
   MemorySpace space = MemorySpace::kDevice;
   Bytes in_use;
   std::span<const Bytes> by_bucket;  // of the role labels; as long as bucket_count(); valid during the call
+  bool highest = false;              // within the instant, which ends lower
 };
 
 // How many role buckets the storages of the graph use: the largest bucket + 1.

@@ -41,7 +41,8 @@ def check_summary(program):
     program.check(len(lines) <= 26, f"{len(lines)} lines of summary")
     program.check(all(len(line) <= 110 for line in lines), "a line of the summary is longer than 110 columns")
     begins = [line.split(":")[0] for line in lines]
-    program.check(begins.index("cheapest GiB") + 1 == begins.index("cheapest time") == begins.index("evidence") - 1, "the cheapest GiB and time")
+    program.check(begins.index("cheapest GiB") + 2 == begins.index("cheapest time") + 1 == begins.index("cheapest change") == begins.index("evidence") - 1,
+                  "the cheapest GiB, time and change")
     program.check("\x1b" not in run.stdout, "colour in a pipe")
     program.check(run.stderr == "", f"stderr: {run.stderr}")
     program.check(program(*JOB).stdout == run.stdout, "two runs print different summaries")
@@ -254,9 +255,9 @@ def check_compare(program):
 
 def check_help(program):
     text = program("run", "--help").stdout
-    for flag in ("--model", "--recompute-segments", "--trace", "--pp", "--virtual-stages", "--schedule", "--pp-layout", "--dp", "--zero", "--rank", "--stack", "Examples:"):
+    for flag in ("--model", "--recompute-segments", "--trace", "--pp", "--virtual-stages", "--schedule", "--pp-layout", "--dp", "--zero", "--rank", "--stack", "--cp", "--ep", "--trainable", "--fp8-recipe", "Examples:"):
         program.check(flag in text, f"run --help lacks {flag}")
-    for later in ("--cp", "--ep", "zb-v", "dualpipe"):
+    for later in ("--cuda-graph", "zb-v", "dualpipe"):
         program.check(later not in text, f"run --help shows {later}, which is not built yet")
     program.check(program("--version").stdout.startswith("stepsim "), "--version")
     program.check("whatif" not in program("--help").stdout, "--help shows a command that is not built yet")

@@ -164,7 +164,7 @@ StepTemplates offload_templates(bool in_place, std::int64_t gradient_bytes) {
   layer.output_gradient = 8;
   layer.input_gradient = 12;
   layer.parameters = 100;
-  templates.layer = layer;
+  templates.kinds.front() = layer;
   return templates;
 }
 

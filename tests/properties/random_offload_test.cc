@@ -97,8 +97,9 @@ TEST(RandomOffload, PlansAreValid) {
     SCOPED_TRACE(step.text);
     const std::int64_t layers = step.request.model.layers;
     const PlacementPolicy policy = chunk_policy(step.request.placement, 0, layers);
-    const PlacementPlan plan = make_plan(step.templates.layer, layers, policy, step.request.framework, static_cast<std::int64_t>(seed % 3));
-    EXPECT_EQ(plan_error(plan, step.templates.layer, layers), "");
+    const PlacementPlan plan =
+        make_plan(step.templates.kinds.front(), layers, policy, step.request.framework, static_cast<std::int64_t>(seed % 3));
+    EXPECT_EQ(plan_error(plan, step.templates.kinds.front(), layers), "");
     moves += std::count_if(plan.forward.begin(), plan.forward.end(), [](const PlanStep& each) { return moves_storage(each.verb); });
   }
   EXPECT_GT(moves, 20'000);

@@ -23,7 +23,7 @@ inline std::vector<std::string> split(const std::string& line, char separator) {
 
 // All rows of tests/validation/<name>; a missing or empty table fails the test.
 inline std::vector<CsvRow> csv_rows(const std::string& name) {
-  std::ifstream file(std::string(STEPSIM_SOURCE_DIR) + "/tests/validation/" + name);
+  std::ifstream file(STEPSIM_SOURCE_DIR "/tests/validation/" + name);
   std::vector<std::string> header;
   std::vector<CsvRow> rows;
   for (std::string line; std::getline(file, line);) {

@@ -110,7 +110,7 @@ std::string without_commas(std::string text) {
 
 // The table above has every row of the measured data, in its order, with its number.
 TEST(HostLinks, TableHasEveryRowOfTheData) {
-  const auto data = read_measured_table(std::string(STEPSIM_SHARED_DIR) + "/data/offload/bandwidth.csv");
+  const auto data = read_measured_table(STEPSIM_SHARED_DIR "/data/offload/bandwidth.csv");
   if (!data) GTEST_SKIP() << "no measured data";
   std::size_t next = 0;
   for (const CsvRow& row : csv_rows("host_links.csv")) {

@@ -70,7 +70,7 @@ std::string fitted_share(double wanted_s) {
 }
 
 // No stack is known for this run on an H100: with the catalog's costs its step without offload takes 0.9 s, not 1.29. So the share of peak
-// is fitted to that one row (0.43, below what products alone reach: it stands for all that this eager run loses); the other three rows are
+// is fitted to that one row (0.50, below what products alone reach: it stands for what else this run loses); the other three rows are
 // the test. With the catalog's costs only the order is asked for.
 TEST(OffloadLadder, TorchtitanOverPcie) {
   const std::vector<CsvRow> rows = csv_rows("offload_ladder.csv");
@@ -78,7 +78,7 @@ TEST(OffloadLadder, TorchtitanOverPcie) {
   const double tokens = 8192;
   const double measured_s = tokens / std::stod(rows[0].at("tokens_per_s"));
   const std::string share = fitted_share(measured_s);
-  EXPECT_NEAR(std::stod(share), 0.43, 0.02);
+  EXPECT_NEAR(std::stod(share), 0.50, 0.02);
   const std::vector<double> fitted = ladder(rows, share), catalog = ladder(rows, "");
   EXPECT_NEAR(fitted[0] / measured_s, 1, 0.001);
   std::printf(

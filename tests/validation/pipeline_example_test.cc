@@ -13,7 +13,7 @@ namespace stepsim {
 namespace {
 
 Job example(const std::string& recompute) {
-  const std::string file = std::string(STEPSIM_SOURCE_DIR) + "/examples/gpt3-175b.textproto";
+  const std::string file = STEPSIM_SOURCE_DIR "/examples/gpt3-175b.textproto";
   std::vector<FlagValue> flags;
   if (recompute == "full") flags = {{"--recompute", "placement.recompute", recompute}};
   return resolve_job({file, flags});

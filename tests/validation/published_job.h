@@ -17,7 +17,7 @@ struct PublishedRun {
 
 inline PublishedRun run_published(StepRequest request, const std::string& machine_name) {
   const GpuSpec gpu = load_gpu(machine_name);
-  request.library_workspace = gpu.library_workspace;
+  request.workspaces = {.blas_handle = gpu.blas_workspace, .engine = gpu.engine_workspace};
   PublishedRun published{.step = build_step(request), .run = {}};
   const ClusterSpec cluster = usual_cluster(gpu);
   const OpGraph& graph = published.step.graph;

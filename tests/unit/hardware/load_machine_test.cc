@@ -75,7 +75,7 @@ TEST(LoadMachine, CaseSpacesAndUnderscoresDoNotMatter) {
 }
 
 TEST(LoadMachine, EverySpellingOfTheMeasuredData) {
-  const std::string data = std::string(STEPSIM_SHARED_DIR) + "/data/";
+  const std::string data = STEPSIM_SHARED_DIR "/data/";
   const std::vector<std::pair<std::string, std::string>> columns = {{"kernels/flash_attention_tables.csv", "gpu"},
                                                                     {"kernels/nccl_aic.csv", "gpu"},
                                                                     {"kernels/neusight_gemm_fp32.csv", "gpu"},
@@ -122,7 +122,7 @@ TEST(LoadMachine, EverySpellingOfTheMeasuredData) {
 TEST(LoadMachine, EveryNumberCitesItsSource) {
   std::size_t numbers = 0;
   for (const char* folder : {"machines", "clusters"}) {
-    for (const auto& entry : std::filesystem::directory_iterator(std::string(STEPSIM_SOURCE_DIR) + "/hardware/data/" + folder)) {
+    for (const auto& entry : std::filesystem::directory_iterator(std::string(STEPSIM_SOURCE_DIR "/hardware/data/") + folder)) {
       std::ifstream file(entry.path());
       bool record = false;  // fit { }: names its data and conditions itself
       for (std::string line; std::getline(file, line);) {

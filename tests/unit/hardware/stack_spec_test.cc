@@ -76,7 +76,7 @@ TEST(StackSpec, DefaultsAreUnambiguous) {
 
 TEST(StackSpec, EveryNumberCitesItsSource) {
   std::size_t numbers = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(STEPSIM_SOURCE_DIR) + "/hardware/data/stacks")) {
+  for (const auto& entry : std::filesystem::directory_iterator(STEPSIM_SOURCE_DIR "/hardware/data/stacks")) {
     std::ifstream file(entry.path());
     for (std::string line; std::getline(file, line);) {
       const std::size_t comment = line.find("  # "), colon = line.find(": ");

@@ -70,6 +70,65 @@ TEST(Flops, StepCountsEveryTokenAndWhatRunsAgain) {
   EXPECT_EQ(hardware(FlopsConvention::kLlmFoundry, {.layer_matrices = 1, .attention = 1}), 2 * 1784 + 320);  // a third of the model FLOPs
 }
 
+// One dense layer and two of four experts, of which a token passes two. A dense layer of small_model(): 192 of attention, 768 of the MLP; a
+// layer of experts: 192, router 8 x 4, two times 3 x 8 x 16.
+ModelSpec small_experts() {
+  return parse_model(
+      "layers: 3 hidden: 8 heads: 4 kv_heads: 2 ffn_hidden: 32 vocab: 100 normalization: RMS_NORM activation: SWIGLU position: ROTARY "
+      "experts { experts: 4 top_k: 2 ffn_hidden: 16 layers: \"[0,1,1]\" }",
+      "m");
+}
+
+TEST(Flops, SumsOverLayersOfAllKinds) {
+  const FlopsPerToken megatron = flops_per_token(FlopsConvention::kMegatronFull, small_experts(), 10, 100);
+  EXPECT_EQ(megatron.layer_matrices, 2 * (960 + 2 * (192 + 768)));  // without the router
+  EXPECT_EQ(megatron.attention, 3 * 320);
+  const FlopsPerToken maxtext = flops_per_token(FlopsConvention::kMaxText, small_experts(), 10, 100);
+  EXPECT_EQ(maxtext.layer_matrices, 2 * (960 + 2 * (192 + 768 + 32)));
+  EXPECT_EQ(maxtext.attention, 3 * 160);
+  // active: matrices, 2 norms of 8 in each layer and the final one, both tables
+  EXPECT_EQ(flops_per_token(FlopsConvention::k6N, small_experts(), 10, 100).model, 6 * (960 + 2 * 992 + 7 * 8 + 1600));
+  TrainingRecipe training;
+  training.sequence = 10;
+  const StepFlops flops =
+      step_flops(FlopsConvention::kMegatronCausal, small_experts(), training, 100, {.layer_matrices = 3, .attention = 3});
+  EXPECT_EQ((flops.hardware.value - flops.model.value) / 10, megatron.layer_matrices + megatron.attention / 2);  // all three once more
+}
+
+// A window of 4 limits the keys of 10 queries where products are added up; conventions with 12 L H Q T do not know it.
+TEST(Flops, WindowsLimitKeys) {
+  ModelSpec model = small_model();
+  model.layers = 2;
+  model.attention_window = 4;
+  model.window_layers = {1, 0};
+  EXPECT_EQ(flops_per_token(FlopsConvention::kMegatronFull, model, 10, 128).attention, 4 * 8 * 4 + 320);
+  EXPECT_EQ(flops_per_token(FlopsConvention::kMaxText, model, 10, 128).attention, (4 * 8 * 4 + 320) / 2);  // MaxText's gemma2 halves both
+  EXPECT_EQ(flops_per_token(FlopsConvention::kPalm, model, 10, 128).attention, 640);
+  model.window_layers = {};
+  EXPECT_EQ(flops_per_token(FlopsConvention::kMegatronFull, model, 3, 128).attention, 2 * 4 * 8 * 3);  // wider than the sequence
+}
+
+// BERT attends both ways: nothing to halve.
+TEST(Flops, OnlyCausalAttentionIsHalved) {
+  ModelSpec model = small_model();
+  model.causal = false;
+  EXPECT_EQ(flops_per_token(FlopsConvention::kMegatronCausal, model, 10, 128).attention, 320);
+}
+
+// One encoder and one decoder layer of GPT's shape, h = 8, 10 and 5 tokens: per encoder token. The encoder: 12h^2 = 768 and 4h x 10 keys.
+// The decoder, half as many tokens: 14h^2 of its own, keys and values of the encoder's output 2h^2 for each encoder token, 4h x 5 of its
+// own keys and 4h x 10 of the encoder's.
+TEST(Flops, EncoderDecodersHaveTwoSequences) {
+  const ModelSpec model = parse_model(
+      "layers: 2 encoder_layers: 1 hidden: 8 heads: 4 ffn_hidden: 32 vocab: 100 max_positions: 16 normalization: LAYER_NORM "
+      "activation: GELU position: LEARNED linear_bias: true tied_head: true",
+      "m");
+  const FlopsPerToken flops = flops_per_token(FlopsConvention::kMegatronFull, model, 10, 100, 5);
+  EXPECT_EQ(flops.layer_matrices, 2 * 768 + 2 * (14 * 64 * 0.5 + 2 * 64));
+  EXPECT_EQ(flops.attention, 32 * 10 + (32 * 5 + 32 * 10) * 0.5);
+  EXPECT_EQ(flops.head, 2 * 800 * 0.5);
+}
+
 TemplateOp gemm(const std::string& module, std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch = 1) {
   TemplateOp op;
   op.module = module;

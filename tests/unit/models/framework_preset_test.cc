@@ -29,7 +29,9 @@ std::string error_with(const std::string& from, const std::string& to) {
 }
 
 TEST(FrameworkPreset, ListsVersions) {
-  EXPECT_THAT(framework_names(), ElementsAre("megatron-core@2025", "megatron-lm@2022-05", "pytorch-fsdp@2023", "torchtitan@2024-12"));
+  EXPECT_THAT(framework_names(), ElementsAre("megatron-core@2025", "megatron-core@2026", "megatron-lm@2022-05", "pytorch-fsdp@2023",
+                                             "torchtitan-compiled@2024-12", "torchtitan-compiled@2026", "torchtitan@2024-12",
+                                             "torchtitan@2026", "torchtune@2025", "transformers@2025"));
 }
 
 // 2205.05198: no statistics, masks kept, backward all-reduce hidden behind the weight gradient, fp32 main gradients.
@@ -48,7 +50,7 @@ TEST(FrameworkPreset, PaperAccounting) {
 
 TEST(FrameworkPreset, NewestVersionWithoutAt) {
   const FrameworkPreset preset = load_framework("megatron-core");
-  EXPECT_EQ(preset.version, "2025");
+  EXPECT_EQ(preset.version, "2026");
   EXPECT_TRUE(preset.saves_norm_statistics);
   EXPECT_TRUE(preset.saves_softmax_statistics);
   EXPECT_TRUE(preset.fused_rotary);
@@ -73,7 +75,17 @@ TEST(FrameworkPreset, EveryFieldReachesThePreset) {
       {"gradients_always_allocated", &FrameworkPreset::gradients_always_allocated},
       {"loss_in_place", &FrameworkPreset::loss_in_place},
       {"logits_fp32", &FrameworkPreset::logits_fp32},
-      {"host_issue", &FrameworkPreset::host_issue}};
+      {"host_issue", &FrameworkPreset::host_issue},
+      {"engine_workspace", &FrameworkPreset::engine_workspace},
+      {"global_buffers", &FrameworkPreset::global_buffers},
+      {"transformer_engine", &FrameworkPreset::transformer_engine},
+      {"keeps_weight_shards", &FrameworkPreset::keeps_weight_shards},
+      {"keeps_master_weights", &FrameworkPreset::keeps_master_weights},
+      {"keeps_fp32_gradient_copies", &FrameworkPreset::keeps_fp32_gradient_copies},
+      {"copies_expert_probabilities", &FrameworkPreset::copies_expert_probabilities},
+      {"saves_quantised_inputs", &FrameworkPreset::saves_quantised_inputs},
+      {"fused_qkv", &FrameworkPreset::fused_qkv},
+      {"fused_norm", &FrameworkPreset::fused_norm}};
   for (const auto& [name, field] : switches) {
     EXPECT_TRUE(load_framework("megatron-core@2025").*field) << name;
     EXPECT_FALSE(parse_framework(core_with(name + ": true", name + ": false"), "f").*field) << name;
@@ -82,13 +94,20 @@ TEST(FrameworkPreset, EveryFieldReachesThePreset) {
   EXPECT_EQ(parse_framework(core_with("flash_version: 3", "flash_version: 2"), "f").flash_version, 2);
   EXPECT_EQ(parse_framework(core_with("gradient_bits: 32", "gradient_bits: 16"), "f").gradient_bits, 16);
   EXPECT_EQ(parse_framework(core_with("vocab_multiple: 128", "vocab_multiple: 64"), "f").vocab_multiple, 64);
+  EXPECT_EQ(parse_framework(core_with("blas_handles: 2", "blas_handles: 1"), "f").blas_handles, 1);
+  EXPECT_EQ(parse_framework(core_with("pipeline_buffers: 2", "pipeline_buffers: 4"), "f").pipeline_buffers, 4);
+  EXPECT_EQ(
+      parse_framework(core_with("pipeline_buffers_interleaved: 3", "pipeline_buffers_interleaved: 4"), "f").pipeline_buffers_interleaved,
+      4);
+  EXPECT_EQ(parse_framework(core_with("pipeline_leftovers: 2", "pipeline_leftovers: 0"), "f").pipeline_leftovers, 0);
 }
 
 TEST(FrameworkPreset, NamesTheNearest) {
-  EXPECT_EQ(error_of([] { load_framework("megatron-lm@2022-5"); }),
-            "--framework: found \"megatron-lm@2022-5\", wanted one of megatron-core@2025, megatron-lm@2022-05, pytorch-fsdp@2023, "
-            "torchtitan@2024-12, did you mean "
-            "\"megatron-lm@2022-05\"?");
+  EXPECT_EQ(
+      error_of([] { load_framework("megatron-lm@2022-5"); }),
+      "--framework: found \"megatron-lm@2022-5\", wanted one of megatron-core@2025, megatron-core@2026, megatron-lm@2022-05, "
+      "pytorch-fsdp@2023, torchtitan-compiled@2024-12, torchtitan-compiled@2026, torchtitan@2024-12, torchtitan@2026, torchtune@2025, "
+      "transformers@2025, did you mean \"megatron-lm@2022-05\"?");
   EXPECT_THAT(error_of([] { load_framework("megatron-cor"); }), HasSubstr("did you mean \"megatron-core\"?"));
   EXPECT_THAT(error_of([] { load_framework("megatron-core@2024-xx-unknown"); }), HasSubstr("--framework: found"));
   EXPECT_THAT(error_of([] { load_framework(""); }), HasSubstr("--framework: found \"\", wanted one of"));
@@ -97,6 +116,8 @@ TEST(FrameworkPreset, NamesTheNearest) {
 TEST(FrameworkPreset, LocatesMistakes) {
   EXPECT_EQ(error_with("host_issue: true", ""), "f.textproto:1:1: found no host_issue, wanted a framework with it");
   EXPECT_THAT(error_with("flash_version: 3", "flash_version: 4"), HasSubstr(": found flash_version 4, wanted 2 or 3"));
+  EXPECT_THAT(error_with("blas_handles: 2", "blas_handles: 65"), HasSubstr(": found blas_handles 65, wanted a whole number from 0 to 64"));
+  EXPECT_THAT(error_with("pipeline_leftovers: 2", ""), HasSubstr("found no pipeline_leftovers"));
   EXPECT_THAT(error_with("gradient_bits: 32", "gradient_bits: 8"), HasSubstr(": found gradient_bits 8, wanted 16 or 32"));
   EXPECT_THAT(error_with("vocab_multiple: 128", "vocab_multiple: 0"), HasSubstr(": found vocab_multiple 0, wanted a whole number from 1"));
   EXPECT_THAT(error_with("fused_softmax", "fused_sotfmax"), HasSubstr("\"fused_softmax\""));

@@ -137,13 +137,120 @@ TEST(HuggingfaceConfig, ReadsStarcoder2Nemotron) {
   EXPECT_EQ(nemotron.normalization, Normalization::kLayerNorm);
 }
 
-TEST(HuggingfaceConfig, ReadsGptNeoxOnlyWithSequentialBlocks) {
+TEST(HuggingfaceConfig, ReadsGptNeoxInBothOrders) {
   const std::string text = R"({"model_type": "gpt_neox", "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12,
       "num_hidden_layers": 12, "vocab_size": 50304, "use_parallel_residual": false, "hidden_act": "gelu"})";
   // 2 x 50304 x 768 + 12(12 x 768^2 + 13 x 768) + 2 x 768
   EXPECT_EQ(parameters(text), 77'266'944 + 85'054'464 + 1'536);
-  EXPECT_THAT(error_of(R"({"model_type": "gpt_neox", "use_parallel_residual": true})"), HasSubstr("two norms are not built yet"));
-  EXPECT_THAT(error_of(R"({"model_type": "gpt_neox"})"), HasSubstr("two norms are not built yet"));  // true is the default
+  EXPECT_FALSE(read(text).parallel_block);
+  std::string parallel = text;
+  parallel.replace(parallel.find("false"), 5, "true");
+  EXPECT_EQ(parameters(parallel), parameters(text));  // a norm for each branch
+  EXPECT_TRUE(read(parallel).parallel_norms);
+  EXPECT_EQ(parameters(R"({"model_type": "gpt_neox", "hidden_size": 6144, "intermediate_size": 24576, "num_attention_heads": 64,
+      "num_hidden_layers": 44, "vocab_size": 50432, "hidden_act": "gelu_fast", "rotary_pct": 0.25})"),
+            20'554'567'680);  // GPT-NeoX-20B
+}
+
+TEST(HuggingfaceConfig, ReadsMixtral) {
+  const std::string text = R"({"architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
+      "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 32768,
+      "model_type": "mixtral", "num_attention_heads": 32, "num_experts_per_tok": 2, "num_hidden_layers": 32, "num_key_value_heads": 8,
+      "num_local_experts": 8, "output_router_logits": false, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0,
+      "router_aux_loss_coef": 0.02, "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+      "transformers_version": "4.36.0.dev0", "use_cache": true, "vocab_size": 32000})";
+  ModelSpec spec = read(text), known = load_model("mixtral-8x7b");
+  EXPECT_EQ(parameters(text), 46'702'792'704);
+  EXPECT_EQ(spec.experts, known.experts);
+  EXPECT_EQ(spec.attention_window, 0);
+}
+
+TEST(HuggingfaceConfig, ReadsDeepseekV3) {
+  const std::string text = R"({"architectures": ["DeepseekV3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+      "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV3Config"}, "aux_loss_alpha": 0.001, "bos_token_id": 0, "eos_token_id": 1,
+      "ep_size": 1, "first_k_dense_replace": 3, "hidden_act": "silu", "hidden_size": 7168, "initializer_range": 0.02,
+      "intermediate_size": 18432, "kv_lora_rank": 512, "max_position_embeddings": 163840, "model_type": "deepseek_v3",
+      "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 8, "n_routed_experts": 256, "n_shared_experts": 1,
+      "norm_topk_prob": true, "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128,
+      "num_nextn_predict_layers": 1, "pretraining_tp": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+      "quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128]},
+      "rms_norm_eps": 1e-06, "rope_scaling": {"beta_fast": 32, "factor": 40, "type": "yarn"}, "rope_theta": 10000,
+      "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "seq_aux": true, "tie_word_embeddings": false, "topk_group": 4,
+      "topk_method": "noaux_tc", "torch_dtype": "bfloat16", "transformers_version": "4.33.1", "use_cache": true, "v_head_dim": 128,
+      "vocab_size": 129280})";
+  const ModelSpec spec = read(text), known = load_model("deepseek-v3");
+  EXPECT_EQ(parameters(text), 671'026'404'352);
+  EXPECT_EQ(spec.experts, known.experts);
+  EXPECT_EQ(spec.latent, known.latent);
+  EXPECT_EQ(kind_counts(spec), kind_counts(known));
+  std::string changed = text;
+  changed.replace(changed.find("\"seq_aux\""), 9, "\"index_topk\": 2048, \"seq_aux\"");
+  EXPECT_THAT(error_of(changed), HasSubstr("found index_topk 2048, wanted a key that is known of model_type deepseek_v3"));
+  changed = text;
+  changed.replace(changed.find("noaux_tc"), 8, "greedy");
+  EXPECT_THAT(error_of(changed), HasSubstr("found topk_method \"greedy\", wanted noaux_tc"));
+}
+
+TEST(HuggingfaceConfig, ReadsDeepseekV2Lite) {
+  const std::string text = R"({"model_type": "deepseek_v2", "first_k_dense_replace": 1, "hidden_size": 2048, "intermediate_size": 10944,
+      "kv_lora_rank": 512, "moe_intermediate_size": 1408, "moe_layer_freq": 1, "n_group": 1, "n_routed_experts": 64, "n_shared_experts": 2,
+      "num_attention_heads": 16, "num_experts_per_tok": 6, "num_hidden_layers": 27, "num_key_value_heads": 16, "q_lora_rank": null,
+      "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "scoring_func": "softmax", "topk_group": 1, "topk_method": "greedy",
+      "v_head_dim": 128, "vocab_size": 102400})";
+  EXPECT_EQ(parameters(text), 15'706'484'224);
+  EXPECT_EQ(read(text).latent.q_rank, 0);
+}
+
+TEST(HuggingfaceConfig, ReadsQwenMoe) {
+  const std::string qwen3 = R"({"model_type": "qwen3_moe", "attention_bias": false, "decoder_sparse_step": 1, "head_dim": 128,
+      "hidden_size": 2048, "intermediate_size": 6144, "max_window_layers": 48, "mlp_only_layers": [], "moe_intermediate_size": 768,
+      "norm_topk_prob": true, "num_attention_heads": 32, "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48,
+      "num_key_value_heads": 4, "sliding_window": null, "use_sliding_window": false, "vocab_size": 151936})";
+  EXPECT_EQ(parameters(qwen3), 30'532'122'624);
+  const std::string qwen2 = R"({"model_type": "qwen2_moe", "decoder_sparse_step": 1, "hidden_size": 2048, "intermediate_size": 5632,
+      "max_window_layers": 21, "moe_intermediate_size": 1408, "num_attention_heads": 16, "num_experts": 60, "num_experts_per_tok": 4,
+      "num_hidden_layers": 24, "num_key_value_heads": 16, "shared_expert_intermediate_size": 5632, "sliding_window": 32768,
+      "use_sliding_window": false, "vocab_size": 151936})";
+  EXPECT_EQ(parameters(qwen2), 14'315'784'192);  // Qwen1.5-MoE-A2.7B
+  EXPECT_TRUE(read(qwen2).experts.shared_gate);
+  std::string sparse = qwen3;
+  sparse.replace(sparse.find("[]"), 2, "[1]");
+  sparse.replace(sparse.find("\"decoder_sparse_step\": 1"), 24, "\"decoder_sparse_step\": 2");
+  const ModelSpec spec = read(sparse);  // layers 3, 5, 7 ...
+  EXPECT_FALSE(spec.kind(0).experts);
+  EXPECT_FALSE(spec.kind(1).experts);
+  EXPECT_TRUE(spec.kind(3).experts);
+}
+
+TEST(HuggingfaceConfig, ReadsGptOss) {
+  const std::string text = R"({"model_type": "gpt_oss", "attention_bias": true, "experts_per_token": 4, "head_dim": 64,
+      "hidden_size": 2880, "initial_context_length": 4096, "intermediate_size": 2880, "num_attention_heads": 64,
+      "num_experts_per_tok": 4, "num_hidden_layers": 24, "num_key_value_heads": 8, "num_local_experts": 32, "sliding_window": 128,
+      "swiglu_limit": 7.0, "tie_word_embeddings": false, "vocab_size": 201088})";
+  EXPECT_EQ(parameters(text), 20'914'757'184);
+  EXPECT_EQ(kind_counts(read(text)), kind_counts(load_model("gpt-oss-20b")));
+}
+
+TEST(HuggingfaceConfig, ReadsGemma2And3) {
+  const std::string second = R"({"model_type": "gemma2", "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "head_dim": 256,
+      "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2304, "intermediate_size": 9216,
+      "num_attention_heads": 8, "num_hidden_layers": 26, "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "sliding_window": 4096,
+      "vocab_size": 256000})";
+  EXPECT_EQ(parameters(second), 2'614'341'888);
+  EXPECT_EQ(kind_counts(read(second)), kind_counts(load_model("gemma2-2b")));
+  const std::string third = R"({"model_type": "gemma3_text", "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh",
+      "hidden_size": 1152, "intermediate_size": 6912, "num_attention_heads": 4, "num_hidden_layers": 26, "num_key_value_heads": 1,
+      "rope_local_base_freq": 10000, "sliding_window": 512, "sliding_window_pattern": 6, "vocab_size": 262144})";
+  EXPECT_EQ(parameters(third), 999'885'952);
+  EXPECT_EQ(kind_counts(read(third)), kind_counts(load_model("gemma3-1b")));
+}
+
+// A key that nobody reads is no decoration: it is named.
+TEST(HuggingfaceConfig, NamesKeysThatAreNotKnown) {
+  EXPECT_EQ(error_of(llama_with("\"rope_scaling\": null", "\"attn_temperature\": {\"a\": 1}")),
+            "config.json:11:3: found attn_temperature {\"a\":1}, wanted a key that is known of model_type llama: it may change the model");
+  EXPECT_EQ(error_of(llama_with("\"rope_scaling\": null", "\"attn_temperature\": null")), "");
+  EXPECT_THAT(error_of(llama_with("\"rope_scaling\": null", "\"sliding_window\": 4096")), HasSubstr("found sliding_window 4096"));
 }
 
 TEST(HuggingfaceConfig, NamesTheFileFromTheConfig) {
@@ -229,19 +336,21 @@ TEST(HuggingfaceConfig, RefusesOtherActivations) {
 
 TEST(HuggingfaceConfig, NamesTheNearestType) {
   EXPECT_EQ(error_of("{\"model_type\": \"lama\"}"),
-            "config.json:1:2: found model_type \"lama\", wanted one of llama, mistral, qwen2, qwen3, phi3, gemma, granite, starcoder2, "
-            "nemotron, gpt_neox, gpt2, gpt_bigcode, opt, mpt, falcon, did you mean \"llama\"?");
+            "config.json:1:2: found model_type \"lama\", wanted one of llama, mistral, qwen2, qwen3, phi3, gemma, gemma2, gemma3_text, "
+            "granite, starcoder2, nemotron, gpt_neox, gpt2, gpt_bigcode, opt, mpt, falcon, mixtral, qwen2_moe, qwen3_moe, gpt_oss, "
+            "deepseek_v2, deepseek_v3, kimi_k2, did you mean \"llama\"?");
   EXPECT_THAT(error_of("{\"model_type\": \"x\\ny\"}"), HasSubstr("found model_type \"x?y\""));
 }
 
-TEST(HuggingfaceConfig, SaysWhatIsNotBuiltYet) {
-  EXPECT_THAT(error_of(R"({"model_type": "mixtral"})"), HasSubstr("not built yet: mixture of experts"));
-  EXPECT_THAT(error_of(R"({"model_type": "deepseek_v3"})"), HasSubstr("not built yet: mixture of experts and MLA"));
-  EXPECT_THAT(error_of(R"({"model_type": "jamba"})"), HasSubstr("not built yet: hybrid layers"));
-  EXPECT_THAT(error_of(R"({"model_type": "t5"})"), HasSubstr("not built yet: encoder-decoder"));
-  EXPECT_THAT(error_of(R"({"model_type": "llama", "num_local_experts": 8})"), HasSubstr("mixture of experts"));
+TEST(HuggingfaceConfig, SaysWhatCannotBeExpressed) {
+  EXPECT_EQ(error_of(R"({"model_type": "jamba"})"),
+            "config.json:1:2: found model_type \"jamba\" (state-space layers (Mamba)), wanted a decoder that can be expressed");
+  EXPECT_THAT(error_of(R"({"model_type": "nemotron_h"})"), HasSubstr("state-space layers (Mamba-2)"));
+  EXPECT_THAT(error_of(R"({"model_type": "qwen3_next"})"), HasSubstr("linear attention"));
+  EXPECT_THAT(error_of(R"({"model_type": "t5"})"), HasSubstr("relative position biases"));
+  EXPECT_THAT(error_of(R"({"model_type": "llama", "num_local_experts": 8})"), HasSubstr("found num_local_experts 8, wanted a dense model"));
   EXPECT_THAT(error_of(R"({"model_type": "llama", "kv_lora_rank": 512})"), HasSubstr("MLA"));
-  EXPECT_THAT(error_of(R"({"model_type": "llama", "is_encoder_decoder": true})"), HasSubstr("encoder-decoder"));
+  EXPECT_THAT(error_of(R"({"model_type": "llama", "is_encoder_decoder": true})"), HasSubstr("found is_encoder_decoder true, wanted false"));
   EXPECT_THAT(error_of(R"({"model_type": "llama", "text_config": {}})"), HasSubstr("several modalities"));
   EXPECT_THAT(error_of(R"({"model_type": "llama", "layer_types": ["linear_attention"]})"), HasSubstr("hybrid layers"));
   EXPECT_THAT(error_of(llama_with("\"rope_scaling\": null", "\"attention_bias\": true")), HasSubstr("the same as mlp_bias"));
@@ -255,11 +364,16 @@ TEST(HuggingfaceConfig, SaysWhatIsNotBuiltYet) {
               HasSubstr("config.json:2:23: found attn_config.qk_ln true"));
 }
 
-TEST(HuggingfaceConfig, SlidingLayersLimitTheSequence) {
-  EXPECT_EQ(read(llama_with("\"rope_scaling\": null", R"("layer_types": ["full_attention", "sliding_attention"], "sliding_window": 512)"))
-                .attention_window,
-            512);
-  EXPECT_THAT(error_of(llama_with("\"rope_scaling\": null", R"("layer_types": ["sliding_attention"])")), HasSubstr("no sliding_window"));
+TEST(HuggingfaceConfig, SlidingLayersAreAPattern) {
+  const ModelSpec spec = read(R"({"model_type": "llama", "hidden_size": 8, "intermediate_size": 32, "num_attention_heads": 4,
+      "num_hidden_layers": 2, "vocab_size": 100, "layer_types": ["full_attention", "sliding_attention"], "sliding_window": 512})");
+  EXPECT_EQ(spec.kind(0).window, 0);
+  EXPECT_EQ(spec.kind(1).window, 512);
+  EXPECT_THAT(error_of(llama_with("\"rope_scaling\": null", R"("layer_types": ["full_attention"])")),
+              HasSubstr("found 1 layer_types, wanted one for each of the 32 layers"));
+  EXPECT_THAT(error_of(R"({"model_type": "llama", "hidden_size": 8, "intermediate_size": 32, "num_attention_heads": 4,
+      "num_hidden_layers": 1, "vocab_size": 100, "layer_types": ["sliding_attention"]})"),
+              HasSubstr("no sliding_window"));
 }
 
 }  // namespace

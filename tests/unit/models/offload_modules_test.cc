@@ -103,7 +103,7 @@ Outcome outcome_of(TemplateCase of, std::string_view name) {
   request.placement.granularity = preset.recompute;
   request.placement.rows = preset.rows;
   request.placement.offload = preset.offload;
-  const BuiltStep built = build_step(request, {of.embedding(), of.layer(), of.head()});
+  const BuiltStep built = build_step(request, {.embedding = of.embedding(), .kinds = {of.layer()}, .kind_of = {}, .head = of.head()});
   Outcome outcome;
   for (const Op& op : built.graph.ops()) {
     const auto* copy = std::get_if<Copy>(&built.graph.work(op.work));

@@ -72,7 +72,7 @@ TEST(OffloadRecompute, AReRunWaitsForTheInputThatComesBack) {
 // backward reads what comes back. The copy back was taken for a second one of something that is there: a check failed.
 TEST(OffloadRecompute, AReRunMakesNoSecondCopyOfWhatIsOnTheHost) {
   StepTemplates templates = small_templates();
-  LayerTemplate& layer = templates.layer;
+  LayerTemplate& layer = templates.kinds.front();
   layer.slots.push_back(small_slot("statistics", SlotKind::kForward, 6));  // 10
   layer.forward[0].writes.push_back(10);
   layer.backward[2].reads.push_back(10);

@@ -33,7 +33,7 @@ StepTemplates uniform_stack() {
   layer.input_gradient = 4;
   layer.forward.front().work = given(Row::kForward);
   layer.backward.front().work = given(Row::kBackward);
-  templates.layer = layer;
+  templates.kinds.front() = layer;
   for (TemplateOp* op : {&templates.head.forward.front(), &templates.head.backward.front()}) op->work = given(Row::kHead);
   for (TemplateOp* op : {&templates.embedding.forward.front(), &templates.embedding.backward.front()}) op->work = given(Row::kNothing);
   return templates;
@@ -249,7 +249,7 @@ TEST(OffloadStep, TorchtitanDefersAndPrefetchesByOneLayer) {
 // Sizes of host buffers.
 TEST(OffloadStep, PowersOfTwoRoundHostBuffersUp) {
   StepTemplates templates = uniform_stack();
-  templates.layer.slots[1].size = Bytes(kSet + 1);
+  templates.kinds.front().slots[1].size = Bytes(kSet + 1);
   OffloadPolicy policy = preset("torchtune");
   const BuiltStep built = build_step(stack_request(1, policy), templates);
   for (const StorageId id : storages_of(built.graph, "set")) {

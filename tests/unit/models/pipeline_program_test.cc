@@ -167,6 +167,19 @@ TEST(PipelineProgram, EveryKindUnderEveryModeIsOneOrder) {
   }
 }
 
+// Overlapped receives alone: an exchange that both sides leave together blocks where a chunk runs ahead of the next stage.
+TEST(PipelineProgram, GroupsOfMoreMicroBatchesThanStagesAreOneOrderWithOverlap) {
+  for (std::int32_t stages = 2; stages <= 5; ++stages) {
+    for (std::int32_t group = stages; group <= stages + 3; ++group) {
+      SCOPED_TRACE("p " + std::to_string(stages) + " group " + std::to_string(group));
+      const std::vector<StagePasses> passes = pipeline_passes(PipelineKind::kInterleaved, stages, 3, 2 * group, group);
+      ListedProgram listed(passes);
+      for (const PipelineItem& item : pipeline_program(passes, 3, PointToPoint::kOverlapped)) listed.list(item);
+      listed.expect_complete(std::int64_t{2} * 2 * group * (3 * stages - 1));
+    }
+  }
+}
+
 TEST(PipelineProgram, StagesThatWaitForOneAnotherAreABug) {
   // Stage 0 wants the gradient of micro-batch 0 before it sends it.
   const StagePasses first{{{PassKind::kBackward, 0, 0}, {PassKind::kForward, 0, 0}}, {true, true}};

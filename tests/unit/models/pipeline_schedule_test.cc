@@ -50,6 +50,15 @@ TEST(PipelineSchedule, InterleavedChunksTakeTurnsAfterEveryGroupOfMicroBatches) 
   EXPECT_EQ(text_of(passes[1], true), "F0.0| F0.1| F1.0 B1.0| F1.1 B1.1| F0.2 B0.0| F0.3 B0.1| F1.2 B1.2| F1.3 B1.3| B0.2| B0.3|");
 }
 
+TEST(PipelineSchedule, AGroupMayHaveMoreMicroBatchesThanStages) {
+  // Warm-up 2(p - r - 1) + (v - 1) g with g 3: 5 and 3; a chunk's turn is three micro-batches.
+  const std::vector<StagePasses> passes = pipeline_passes(PipelineKind::kInterleaved, 2, 2, 3, 3);
+  EXPECT_EQ(warmup_passes(PipelineKind::kInterleaved, 2, 2, 3, 3), (std::vector<std::int32_t>{5, 3}));
+  EXPECT_EQ(text_of(passes[0], true), "F0.0| F0.1| F0.2| F1.0| F1.1| F1.2 B1.0| B1.1| B1.2| B0.0| B0.1| B0.2|");
+  EXPECT_EQ(text_of(passes[1], true), "F0.0| F0.1| F0.2| F1.0 B1.0| F1.1 B1.1| F1.2 B1.2| B0.0| B0.1| B0.2|");
+  EXPECT_THROW(pipeline_passes(PipelineKind::kInterleaved, 4, 2, 6, 3), std::logic_error);
+}
+
 TEST(PipelineSchedule, AnInterleavedWarmUpIsAtMostAllPasses) {
   // p 4, v 2, m 4: 10, 8, 6, 4 of 8 passes (get_pp_rank_microbatches).
   EXPECT_EQ(warmup_passes(PipelineKind::kInterleaved, 4, 2, 4), (std::vector<std::int32_t>{8, 8, 6, 4}));

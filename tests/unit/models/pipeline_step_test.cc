@@ -193,7 +193,7 @@ TEST(PipelineStep, OutputsAreFreedWhenTheyAreSentOrWithTheirBackwardPass) {
 TEST(PipelineStep, StagesHoldTheirOwnResidents) {
   StepRequest request = staged_request(3, 2, 2);
   request.parallel.split.first_stage_layers = 2;
-  request.library_workspace = Bytes(1000);
+  request.workspaces.other = Bytes(1000);
   const BuiltStep built = build_step(request, small_templates());
   const StepResult result = run_step(built);
   // bf16: 18 bytes a parameter; the embedding has 10, a layer 100.

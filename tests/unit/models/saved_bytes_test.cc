@@ -304,7 +304,7 @@ std::vector<std::string> fields_of(const std::string& line) {
 }
 
 std::vector<Row> read_table(const std::string& name) {
-  std::ifstream file(std::string(STEPSIM_SHARED_DIR) + "/data/papers/" + name);
+  std::ifstream file(STEPSIM_SHARED_DIR "/data/papers/" + name);
   std::vector<Row> rows;
   std::string line;
   if (!std::getline(file, line)) return rows;

@@ -79,7 +79,7 @@ inline StepTemplates small_templates(std::int64_t gradient_bytes = 4) {
   head.input = 0;
   head.output = 2;
   head.input_gradient = 3;
-  return {embedding, small_layer(gradient_bytes), head};
+  return {.embedding = embedding, .kinds = {small_layer(gradient_bytes)}, .kind_of = {}, .head = head};
 }
 
 inline StepRequest small_request(std::int64_t layers) {
@@ -94,7 +94,7 @@ inline StepRequest small_request(std::int64_t layers) {
 // input.
 inline StepTemplates split_templates() {
   StepTemplates templates = small_templates();
-  LayerTemplate& layer = templates.layer;
+  LayerTemplate& layer = templates.kinds.front();
   layer.slots.push_back(small_slot("gathered input", SlotKind::kWorkspace, 16));  // 10
   layer.backward = {small_op("fc2 input gradient", {4, 8}, {5}), small_op("fc2 weight gradient", {4, 2}, {}, {9}),
                     small_op("act backward", {5, 1}, {6}),       small_op("fc1 input gradient", {6, 8}, {7}),
@@ -115,7 +115,9 @@ inline StepRequest staged_request(std::int64_t layers, std::int32_t stages, std:
 // Every op takes 1 us and costs the host nothing.
 class ConstantCost : public CostModel {
  public:
-  Cost cost(const OpWork&, DeviceId, TransferSide) const override { return {.fixed = Duration(1'000'000), .alone = {}, .issue = {}, .loads = {}}; }
+  Cost cost(const OpWork&, DeviceId, TransferSide) const override {
+    return {.fixed = Duration(1'000'000), .alone = {}, .issue = {}, .loads = {}};
+  }
 };
 
 inline StepResult run_step(const BuiltStep& built) {

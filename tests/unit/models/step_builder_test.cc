@@ -211,7 +211,7 @@ TEST(StepBuilder, ReRunsNameTheirFirstRun) {
 // Another stream's op is waited for by an edge, once.
 TEST(StepBuilder, EdgesJoinTheStreams) {
   StepTemplates templates = small_templates();
-  LayerTemplate& layer = templates.layer;
+  LayerTemplate& layer = templates.kinds.front();
   layer.slots.push_back(small_slot("reduced", SlotKind::kGradient, 8));  // 10
   TemplateOp reduce = small_op("reduce", {7}, {10});
   reduce.work = Collective{.kind = CollectiveKind::kReduceScatter, .message = Bytes(8), .ranks = 2};
@@ -358,7 +358,7 @@ TEST(StepBuilder, SlotTableAgreesWithTheTemplates) {
 
 TEST(StepBuilder, LibraryWorkspaceLivesAllStep) {
   StepRequest request = small_request(1);
-  request.library_workspace = Bytes(1000);
+  request.workspaces.other = Bytes(1000);
   const BuiltStep built = build_step(request, small_templates());
   EXPECT_EQ(resident_bytes(built.graph, true), 110 * 18 + 1000);
 }

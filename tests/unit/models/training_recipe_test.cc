@@ -34,7 +34,12 @@ TEST(TrainingRecipe, AcceptsOrdinaryLayouts) {
   EXPECT_EQ(error_of(kLlama, recipe_of(8192), tensor_ranks(16)), "");  // two ranks share each key-value head
   EXPECT_EQ(error_of(kLlama, recipe_of(1 << 24), {}), "");             // 2^24 tokens with flash attention
   for (const std::string& name : model_names()) {
-    EXPECT_EQ(error_of(load_model(name), recipe_of(1024), tensor_ranks(4)), "") << name;
+    const ModelSpec model = load_model(name);
+    TrainingRecipe training = recipe_of(512);
+    training.decoder_sequence = model.encoder_layers > 0 ? 128 : 0;
+    ParallelLayout parallel = tensor_ranks(model.heads % 4 == 0 ? 4 : 1);
+    parallel.sequence_parallel = model.has_experts();
+    EXPECT_EQ(error_of(model, training, parallel), "") << name;
   }
 }
 
@@ -60,9 +65,12 @@ TEST(TrainingRecipe, RanksAreCounts) {
   EXPECT_EQ(with([](ParallelLayout& p) { p.virtual_stages = -1; }), "--virtual-stages: found -1, wanted a whole number from 1 to 1048576");
   EXPECT_EQ(with([](ParallelLayout& p) { p.data = 1 << 21; }), "--dp: found 2097152, wanted a whole number from 1 to 1048576");
   EXPECT_EQ(with([](ParallelLayout& p) { p.context = 0; }), "--cp: found 0, wanted a whole number from 1 to 1048576");
-  EXPECT_EQ(with([](ParallelLayout& p) { p.context = 2; }), "--cp: found 2, wanted 1: context parallelism is not built yet");
+  EXPECT_EQ(with([](ParallelLayout& p) { p.context = 2; }), "");
+  EXPECT_EQ(with([](ParallelLayout& p) { p.expert = 2; }), "--ep: found 2, wanted 1: llama3-8b has no experts");
   const auto together = [](ParallelLayout& p) { p.tensor = 32, p.pipeline = 1, p.data = 1 << 20; };  // 2^25
   EXPECT_EQ(with(together), "--gpus: found 32 x 1 x 1048576 (tp x pp x dp), wanted at most 16777216 GPUs");
+  const auto all = [](ParallelLayout& p) { p.pipeline = p.context = p.data = 1 << 20; };  // 2^60
+  EXPECT_EQ(with(all), "--gpus: found 1 x 1048576 x 1048576 x 1048576 (tp x pp x cp x dp), wanted at most 16777216 GPUs");
 }
 
 ParallelLayout pipeline_of(std::int32_t stages, std::int32_t chunks, PipelineKind schedule) {
@@ -184,8 +192,143 @@ TEST(TrainingRecipe, SequenceFitsModelAndRanks) {
   ModelSpec window = kLlama;
   window.attention_window = 4096;
   EXPECT_EQ(error_of(window, recipe_of(4096), {}), "");
-  EXPECT_EQ(error_of(window, recipe_of(8192), {}),
-            "--sequence: found 8192, wanted at most the attention window of llama3-8b, 4096: longer is not built yet");
+  EXPECT_EQ(error_of(window, recipe_of(8192), {}), "");
+}
+
+// Each rank has a part of the beginning and one of the end: 2 cp parts of causal sequences.
+TEST(TrainingRecipe, SequencesAreSharedEvenly) {
+  ParallelLayout parallel;
+  parallel.context = 4;
+  EXPECT_EQ(error_of(kLlama, recipe_of(8192), parallel), "");
+  EXPECT_EQ(error_of(kLlama, recipe_of(8196), parallel),
+            "--sequence: found 8196, wanted a multiple of 8 (2 x cp, so that causal work is even)");
+  const ModelSpec bert = load_model("bert-large");
+  EXPECT_EQ(error_of(bert, recipe_of(508), parallel), "");  // 127 each
+  EXPECT_EQ(error_of(bert, recipe_of(510), parallel), "--sequence: found 510, wanted a multiple of 4 (cp)");
+  parallel.tensor = 16;
+  parallel.sequence_parallel = true;
+  EXPECT_EQ(error_of(kLlama, recipe_of(8), parallel), "--sequence: found 8, wanted a multiple of 64 (tp x cp) with --sequence-parallel");
+  TrainingRecipe t5 = recipe_of(512);
+  t5.decoder_sequence = 128;
+  EXPECT_THAT(error_of(load_model("t5-base"), t5, {.context = 2}), HasSubstr("--cp: found 2, wanted 1: t5-base has an encoder"));
+}
+
+TEST(TrainingRecipe, EncoderDecodersHaveTwoSequences) {
+  const ModelSpec t5 = load_model("t5-base");
+  TrainingRecipe training = recipe_of(512);
+  EXPECT_EQ(error_of(t5, training, {}), "--set training.decoder_sequence: found 0, wanted a whole number from 1 to 16777216");
+  training.decoder_sequence = 513;
+  EXPECT_THAT(error_of(t5, training, {}), HasSubstr("at most the 512 learned positions of t5-base"));
+  training.decoder_sequence = 130;
+  EXPECT_EQ(error_of(t5, training, {}), "");
+  EXPECT_EQ(error_of(t5, training, {.tensor = 4, .sequence_parallel = true}),
+            "--set training.decoder_sequence: found 130, wanted a multiple of --tp 4 with --sequence-parallel");
+  EXPECT_EQ(error_of(kLlama, training, {}), "--set training.decoder_sequence: found 130, wanted none: llama3-8b has no encoder");
+}
+
+// 128 experts of 768; tp x cp x dp ranks of a stage.
+TEST(TrainingRecipe, ExpertsDivideOverTheirRanks) {
+  const ModelSpec model = load_model("qwen3-30b-a3b");
+  TrainingRecipe training = recipe_of(4096);
+  training.global_batch = 16;
+  const auto with = [&](ParallelLayout parallel) {
+    parallel.sequence_parallel = true;
+    return error_of(model, training, parallel);
+  };
+  EXPECT_EQ(with({.tensor = 2, .expert = 8, .data = 4}),
+            "--ep: found 8 x expert_tp 2, wanted a divisor of the 8 ranks of a stage (tp x cp x dp)");
+  EXPECT_EQ(with({.tensor = 2, .expert = 8, .expert_tensor = 1, .data = 4}), "");
+  EXPECT_EQ(with({.context = 2, .expert = 8, .data = 4}), "");
+  EXPECT_EQ(with({.expert = 3, .data = 8}), "--ep: found 3, wanted a divisor of the 128 experts");
+  EXPECT_EQ(with({.expert_tensor = 5, .data = 8}), "--set parallel.expert_tp: found 5, wanted a divisor of an expert's ffn_hidden 768");
+  EXPECT_EQ(with({.expert = 16, .data = 8}), "--ep: found 16 x expert_tp 1, wanted a divisor of the 8 ranks of a stage (tp x cp x dp)");
+  EXPECT_EQ(with({.dispatcher = Dispatcher::kDeepEp, .data = 8}),
+            "--dispatcher: found deepep with --ep 1, wanted allgather or alltoall, or --ep 2 and more");
+  EXPECT_EQ(with({.expert = 2, .dispatcher = Dispatcher::kDeepEp, .data = 8}), "");
+  EXPECT_THAT(error_of(model, training, {.tensor = 2}), HasSubstr("wanted 1, or --sequence-parallel: else each rank routes every token"));
+  EXPECT_EQ(error_of(kLlama, recipe_of(4096), {.expert_tensor = 2}),
+            "--set parallel.expert_tp: found 2, wanted none: llama3-8b has no experts");
+}
+
+TEST(TrainingRecipe, RoutingIsPossible) {
+  const ModelSpec model = load_model("qwen3-30b-a3b");
+  const ParallelLayout parallel = {.expert = 8, .data = 8};
+  TrainingRecipe training = recipe_of(4096);
+  training.global_batch = 8;
+  training.imbalance = 0.5;
+  EXPECT_EQ(error_of(model, training, parallel), "--imbalance: found 0.500000, wanted 1 to --ep 8");
+  training.imbalance = 9;  // more tokens than there are
+  EXPECT_THAT(error_of(model, training, parallel), HasSubstr("wanted 1 to --ep 8"));
+  training.imbalance = 8;
+  EXPECT_EQ(error_of(model, training, parallel), "");
+  training.capacity = 1.25;
+  EXPECT_THAT(error_of(model, training, parallel), HasSubstr("--imbalance: found 8.000000, wanted 1 with a capacity"));
+  training.imbalance = 1;
+  EXPECT_EQ(error_of(model, training, parallel), "");
+  training.capacity = std::numeric_limits<double>::infinity();
+  EXPECT_THAT(error_of(model, training, parallel), HasSubstr("--set training.capacity: found inf"));
+  training.capacity = 1;
+  EXPECT_THAT(error_of(model, training, {.expert = 8, .dispatcher = Dispatcher::kAllGather, .data = 8}),
+              HasSubstr("wanted --dispatcher alltoall"));
+}
+
+TEST(TrainingRecipe, OptimizersAndTheirShards) {
+  TrainingRecipe training = recipe_of(8192);
+  training.global_batch = 8;
+  const auto with = [&](std::int32_t zero) { return error_of(kLlama, training, {.data = 8, .zero = zero}); };
+  training.optimizer = OptimizerKind::kMuon;
+  EXPECT_EQ(with(1), "");
+  EXPECT_EQ(with(3), "--optimizer: found muon with --zero 3, wanted --zero 0 or 1: it orthogonalises whole matrices");
+  training.optimizer = OptimizerKind::kAdam8Bit;
+  EXPECT_EQ(with(3), "");
+  training.moment_dtype = DType::kBf16;
+  EXPECT_EQ(with(3), "--set training.moment_dtype: found bf16 with --optimizer adam8bit, wanted none: its moments have 8 bits");
+  training.optimizer = OptimizerKind::kAdamW;
+  EXPECT_EQ(with(3), "");
+  training.momentum = 0.9;
+  EXPECT_THAT(with(0), HasSubstr("--set training.momentum: found 0.900000 with --optimizer adamw, wanted --optimizer sgd"));
+  training.optimizer = OptimizerKind::kSgd;
+  EXPECT_EQ(with(0), "");
+  training.optimizer_in_backward = true;
+  EXPECT_EQ(with(0), "");
+  EXPECT_THAT(with(1), HasSubstr("--set training.optimizer_in_backward: found true with --zero 1"));
+  training.global_batch = 16;
+  EXPECT_THAT(with(0), HasSubstr("found true with 2 micro-batches, wanted one"));
+}
+
+// Groups of replicas that each share the optimizer state.
+TEST(TrainingRecipe, OptimizerInstancesDivideTheReplicas) {
+  TrainingRecipe training = recipe_of(8192);
+  training.global_batch = 8;
+  EXPECT_EQ(error_of(kLlama, training, {.optimizer_instances = 4, .data = 8, .zero = 1}), "");
+  EXPECT_EQ(error_of(kLlama, training, {.optimizer_instances = 3, .data = 8, .zero = 1}),
+            "--set parallel.optimizer_instances: found 3, wanted a divisor of the 8 replicas (dp x cp)");
+  EXPECT_THAT(error_of(kLlama, training, {.optimizer_instances = 2, .data = 8}), HasSubstr("wanted 1, or --zero 1"));
+}
+
+TEST(TrainingRecipe, ProductsBelowSixteenBitsNeedWholeBlocks) {
+  TrainingRecipe training = recipe_of(8192);
+  training.primary_weights_low = true;
+  EXPECT_THAT(error_of(kLlama, training, {}), HasSubstr("--set training.low_precision_weights: found true, wanted --precision fp8"));
+  for (const Precision precision : {Precision::kFp8, Precision::kMxFp8, Precision::kNvFp4}) {
+    training.precision = precision;
+    EXPECT_EQ(error_of(kLlama, training, {}), "");
+  }
+  training.precision = Precision::kMxFp8;
+  training.sequence = 8208;  // 16 x 513
+  EXPECT_EQ(error_of(kLlama, training, {}),
+            "--precision: found mxfp8 with 8208 tokens of a micro-batch on a rank, wanted a multiple of 32");
+  training.precision = Precision::kFp8;
+  EXPECT_EQ(error_of(kLlama, training, {}), "");
+  training.gradient_dtype = DType::kFp16;
+  EXPECT_THAT(error_of(kLlama, training, {}), HasSubstr("wanted fp32 or bf16 with a --precision below 16 bits"));
+}
+
+TEST(TrainingRecipe, DeferredHeadGradientsNeedAPipeline) {
+  TrainingRecipe training = recipe_of(8192);
+  training.deferred_head_gradients = 2;
+  EXPECT_THAT(error_of(kLlama, training, {}), HasSubstr("--set training.deferred_head_gradients: found 2 with --pp 1, wanted 0"));
+  EXPECT_EQ(error_of(kLlama, training, {.pipeline = 2}), "");
 }
 
 TEST(TrainingRecipe, BatchIsWholeMicroBatches) {

@@ -1,6 +1,7 @@
 #include "tools/job.h"
 
 #include "tests/unit/tools/test_jobs.h"
+#include "tools/job_training.h"
 #include "tools/step_run.h"
 
 namespace stepsim {
@@ -105,8 +106,12 @@ TEST(Job, ContradictionsAreRefused) {
   EXPECT_EQ(refused({flag("--recompute-segments", "2,x")}),
             "--recompute-segments: found \"2,x\", wanted a number of segments, sizes such as 2,2,1, or halving");
   EXPECT_EQ(refused({flag("--gpus", "3"), flag("--tp", "2")}), "--gpus: found 3, wanted a multiple of 2 (tp 2 x pp 1)");
-  EXPECT_EQ(refused({flag("--precision", "fp8")}), "--precision: found fp8, which is not built yet, wanted one of bf16, fp16, fp32");
-  EXPECT_EQ(refused({flag("--optimizer", "adamW")}), "--optimizer: found \"adamW\", wanted one of adamw, sgd, did you mean \"adamw\"?");
+  EXPECT_EQ(refused({flag("--precision", "fp7")}),
+            "--precision: found \"fp7\", wanted one of bf16, fp16, fp32, fp8, mxfp8, nvfp4, did you mean \"fp8\"?");
+  EXPECT_EQ(refused({flag("--fp8-recipe", "delayed")}),
+            "--fp8-recipe: found a recipe, wanted --precision fp8 with it (mxfp8 and nvfp4 have their own)");
+  EXPECT_EQ(refused({flag("--optimizer", "adamW")}),
+            "--optimizer: found \"adamW\", wanted one of adamw, sgd, adam8bit, lion, muon, did you mean \"adamw\"?");
   EXPECT_EQ(refused({flag("--loss", "chunked=0")}), "--loss: found \"chunked=0\", wanted one of plain, fused, chunked=N");
   EXPECT_EQ(refused({flag("--layers", "1000000000000")}), "--layers: found 1000000000000, wanted a whole number from 1 to 100000");
   EXPECT_EQ(refused({flag("--layers", "0")}), "--layers: found 0, wanted a whole number, at least 1");
@@ -253,6 +258,94 @@ TEST(Job, ShardingOfFlags) {
             "--zero: found 3 with --pp 2, wanted 0 or 1: sharded gradients and weights under a pipeline are not built yet");
   EXPECT_TRUE(refused({flag("--set", "parallel.bucket_size=25")}).starts_with("--set parallel.bucket_size: found \"25\""));
   EXPECT_EQ(refused({flag("--grad-dtype", "fp16")}), "--grad-dtype: found fp16, wanted fp32 or bf16 with --precision bf16");
+}
+
+// 128 experts: gpus = tp x pp x cp x dp, ep and expert_tp are of tp x cp x dp.
+TEST(Job, ExpertsAndContextOfFlags) {
+  const auto job = [](std::vector<FlagValue> flags) {
+    flags.insert(flags.end(), {flag("--sequence", "4096"), flag("--gpus", "64")});
+    return resolve_job(job_of("qwen3-30b-a3b", std::move(flags)));
+  };
+  const Job layout = job({flag("--tp", "2"), flag("--sequence-parallel", "true"), flag("--pp", "2"), flag("--cp", "4"), flag("--ep", "8"),
+                          flag("--dispatcher", "deepep"), flag("--imbalance", "1.5"), flag("--set", "parallel.expert_tp=1")});
+  EXPECT_EQ(layout.parallel.data, 4);
+  EXPECT_EQ(source(layout, "parallel.dp"), "4, default: gpus / (tp x pp x cp)");
+  EXPECT_EQ(layout.parallel.context, 4);
+  EXPECT_EQ(layout.parallel.expert, 8);
+  EXPECT_EQ(layout.parallel.expert_tensor_ranks(), 1);
+  EXPECT_EQ(layout.parallel.expert_replicas(), 4);  // 2 x 4 x 4 ranks of a stage over 8
+  EXPECT_EQ(layout.parallel.dispatcher, Dispatcher::kDeepEp);
+  EXPECT_EQ(layout.training.imbalance, 1.5);
+  const Job usual = job({flag("--ep", "8")});
+  EXPECT_EQ(source(usual, "parallel.dispatcher"), "alltoall, default: usual");
+  EXPECT_EQ(source(usual, "parallel.expert_tp"), "1, default: as --tp");
+  EXPECT_EQ(source(usual, "training.capacity"), "0, default: dropless");
+  EXPECT_EQ(source(resolve_job(job_of("gpt3-175b")), "parallel.ep"), "none");  // without effect, not shown
+  const auto refused = [&](std::vector<FlagValue> flags) { return error_of([&] { job(std::move(flags)); }); };
+  EXPECT_EQ(refused({flag("--cp", "3")}), "--gpus: found 64, wanted a multiple of 3 (tp 1 x pp 1 x cp 3)");
+  EXPECT_EQ(refused({flag("--ep", "7")}), "--ep: found 7, wanted a divisor of the 128 experts");
+  EXPECT_EQ(refused({flag("--set", "training.capacity=-1")}),
+            "--set training.capacity: found -1.000000, wanted 0 (dropless) to the 128 experts");
+  EXPECT_TRUE(refused({flag("--dispatcher", "flex")}).starts_with("--dispatcher: found \"flex\", wanted one of allgather, alltoall"));
+  EXPECT_EQ(problem(job_of("llama3-8b", {flag("--sequence", "8192"), flag("--cp", "1048576"), flag("--dp", "1048576")})),
+            "--cp: found 1048576, wanted at most 16777216 GPUs (tp 1 x pp 1 x cp 1048576 x dp 1048576)");
+}
+
+TEST(Job, TrainableMasksOfFlags) {
+  const auto mask = [](const std::string& text) { return parse_trainable(text); };
+  EXPECT_TRUE(mask("all")->trains_all());
+  const TrainableMask lora = *mask("lora(r=16,targets=qkv+attention projection)");
+  EXPECT_EQ(lora.kind, TrainableMask::Kind::kLora);
+  EXPECT_EQ(lora.rank, 16);
+  EXPECT_EQ(lora.base_bits, 0);
+  EXPECT_EQ(lora.targets, (std::vector<std::string>{"qkv", "attention projection"}));
+  EXPECT_EQ(mask("qlora(targets=qkv,down, r=8)")->base_bits, 4);
+  EXPECT_EQ(mask("qlora(targets=qkv,down,r=8)")->targets, (std::vector<std::string>{"qkv", "down"}));
+  EXPECT_EQ(mask("frozen(embedding,layers)")->targets, (std::vector<std::string>{"embedding", "layers"}));
+  for (const char* const text :
+       {"", "none", "lora", "lora(", "lora(r=x,targets=qkv)", "lora(alpha=1)", "frozen", "LORA(r=1,targets=qkv)"}) {
+    EXPECT_FALSE(mask(text).has_value()) << text;
+  }
+  EXPECT_EQ(problem(job_of("gpt3-175b", {flag("--trainable", "lora")})),
+            "--trainable: found \"lora\", wanted all, lora(r=16,targets=A+B), qlora(r=16,targets=A+B) or frozen(A+B)");
+  EXPECT_TRUE(problem(job_of("gpt3-175b", {flag("--trainable", "lora(r=16,targets=qvk)")})).starts_with("--trainable: found "));
+  EXPECT_EQ(resolve_job(job_of("gpt3-175b", {flag("--trainable", "lora(r=16,targets=qkv)")})).training.trainable.rank, 16);
+}
+
+TEST(Job, PrecisionsAndOptimizersOfFlags) {
+  const auto job = [](std::vector<FlagValue> flags) {
+    flags.insert(flags.end(), {flag("--sequence", "8192")});
+    flags.insert(flags.begin(), {flag("--model", "llama3-8b"), flag("--hardware", "b200")});
+    return resolve_job({"", std::move(flags)});
+  };
+  const Job fp8 = job({flag("--precision", "fp8"), flag("--fp8-recipe", "blockwise")});
+  EXPECT_EQ(fp8.training.precision, Precision::kFp8);
+  EXPECT_EQ(fp8.training.scaling, ScalingRecipe::kBlockwise);
+  EXPECT_EQ(product_dtype(fp8.training.precision), DType::kFp8);
+  EXPECT_EQ(product_dtype(job({flag("--precision", "mxfp8")}).training.precision), DType::kMxFp8);
+  EXPECT_EQ(product_dtype(job({flag("--precision", "nvfp4")}).training.precision), DType::kNvFp4);
+  const Job state = job({flag("--optimizer", "muon"), flag("--set", "training.moment_dtype=bf16")});
+  EXPECT_EQ(state.training.optimizer, OptimizerKind::kMuon);
+  EXPECT_EQ(state.training.moment_dtype, DType::kBf16);
+  const Job sgd =
+      job({flag("--optimizer", "sgd"), flag("--set", "training.momentum=0.9"), flag("--set", "training.optimizer_in_backward=true")});
+  EXPECT_EQ(sgd.training.momentum, 0.9);
+  EXPECT_TRUE(sgd.training.optimizer_in_backward);
+  EXPECT_EQ(job({flag("--optimizer", "adam8bit")}).training.optimizer, OptimizerKind::kAdam8Bit);
+  EXPECT_EQ(job({flag("--optimizer", "lion")}).training.optimizer, OptimizerKind::kLion);
+}
+
+TEST(Job, ModelsAreCutAndExtended) {
+  const Job t5 = resolve_job(job_of("t5-base", {flag("--layers", "4"), flag("--set", "training.decoder_sequence=128")}));
+  EXPECT_EQ(t5.model.encoder_layers, 2);  // 12 of 24
+  EXPECT_EQ(t5.training.decoder_sequence, 128);
+  EXPECT_EQ(source(resolve_job(job_of("t5-base")), "training.decoder_sequence"), "512, default: as the encoder's");
+  const std::vector<FlagValue> sequence = {flag("--sequence", "4096"), flag("--layers", "4"), flag("--set", "model.multi_token_layers=1")};
+  const Job deepseek = resolve_job(job_of("deepseek-v3", sequence));
+  EXPECT_EQ(deepseek.model.multi_token_layers, 1);
+  EXPECT_EQ(deepseek.model.kinds().size(), 2u);
+  EXPECT_TRUE(
+      problem(job_of("gpt3-175b", {flag("--set", "model.multi_token_layers=-1")})).starts_with("--set model.multi_token_layers: found -1"));
 }
 
 TEST(Job, ErrorsOfTheLibrariesNameThePlaceInTheJobFile) {

@@ -19,7 +19,9 @@ TEST(PublishedFormat, KnowsAFormatByItsHead) {
 TEST(PublishedFormat, RefusesFormatsThatAreNotBuiltYetOrUnknown) {
   const CsvTable table = parse_csv("op,dtype,m,n,k,gpu\n", "f");
   const auto problem = [&](const std::string& format) { return error_of([&] { compare_published(format, table); }); };
-  EXPECT_EQ(problem("mpt"), "--format: format mpt is not built yet, wanted gemm or attention or collective or elementwise or pipeline or offload");
+  EXPECT_EQ(problem("mpt"),
+            "--format: format mpt is not built yet, wanted results or megatron-golden or gemm or attention or collective or elementwise or "
+            "pipeline or offload");
   EXPECT_TRUE(problem("gem").starts_with("--format: found \"gem\", wanted one of auto, "));
   EXPECT_EQ(problem("gemm"), "f:1:1: found no column latency_us, wanted the columns of format gemm");
 }
@@ -41,8 +43,9 @@ TEST(PublishedFormat, GemmRowsAreComparedOrSkippedWithAReason) {
   EXPECT_DOUBLE_EQ(comparison.rows[0].simulated, seconds(cost.fixed + cost.alone) * 1e6);
   EXPECT_DOUBLE_EQ(comparison.rows[0].error(), comparison.rows[0].simulated / 200 - 1);
   EXPECT_EQ(comparison.rows[0].id, "2");  // its line
-  const std::map<std::string, std::size_t> skipped = {
-      {"dtype fp8: public measurements include quantising (kernels.md 2.1)", 1}, {"machine no-such-gpu is not in the catalog", 1}, {"op softmax is no gemm", 1}};
+  const std::map<std::string, std::size_t> skipped = {{"dtype fp8: public measurements include quantising (kernels.md 2.1)", 1},
+                                                      {"machine no-such-gpu is not in the catalog", 1},
+                                                      {"op softmax is no gemm", 1}};
   EXPECT_EQ(comparison.skipped, skipped);
 }
 

@@ -50,6 +50,32 @@ TEST(MemoryWriter, OneRowAnInstant) {
             "0.000002000001,0,device,1000,1000,0\n");
 }
 
+TEST(MemoryWriter, AnAllocatorHasTwoColumns) {
+  const TwoStorages two = two_storages();
+  StepResult result;
+  result.memory = {{.at = Duration(0), .storage = two.weights, .by = {}, .bytes = Bytes(1000)},
+                   {.at = Duration(3), .storage = two.other, .by = {}, .bytes = Bytes(20)},
+                   {.at = Duration(7), .storage = two.activation, .by = {}, .bytes = Bytes(20)},
+                   {.at = Duration(7), .storage = two.activation, .by = {}, .bytes = Bytes(-20)},
+                   {.at = Duration(9), .storage = two.weights, .by = {}, .bytes = Bytes(-1000)}};
+  AllocatorCurve curve(1);
+  const auto add = [&](std::int64_t at, std::int64_t allocated) {
+    const AllocatorUse use{.allocated = Bytes(allocated), .reserved = Bytes(2 << 20)};
+    curve.add({Duration(at), DeviceId{0}, use});
+  };
+  for (const auto& [at, allocated] : {std::pair(0, 1024), std::pair(7, 1536), std::pair(7, 1024), std::pair(9, 0)}) add(at, allocated);
+  std::string text;
+  write_memory_csv(
+      two.graph, result, kRoles, [&](std::string_view piece) { text += piece; }, &curve);
+  EXPECT_EQ(text,
+            "time_s,device,space,in_use_bytes,weights,\"the \"\"act\"\", or so\",allocated_bytes,reserved_bytes\n"
+            "0.000000000000,0,device,1000,1000,0,1024,2097152\n"
+            "0.000000000003,0,host,20,0,20,,\n"
+            "0.000000000007,0,device,1020,1000,20,1536,2097152\n"
+            "0.000000000007,0,device,1000,1000,0,1024,2097152\n"
+            "0.000000000009,0,device,0,0,0,0,2097152\n");
+}
+
 // Claim first, release after, at one host instant: the peak of 1020 would not show in the state after the instant.
 TEST(MemoryWriter, PeakWithinAnInstantHasARow) {
   const TwoStorages two = two_storages();

@@ -1,0 +1,418 @@
+#include "models/experts_block_dispatch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "sim/check.h"
+
+namespace stepsim {
+
+namespace {
+
+constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
+constexpr const char* kModule = "moe";
+
+enum class Route : std::uint8_t { kLocal, kAllGather, kAllToAll, kDeepEp, kHybridEp };
+
+Route route_of(const TemplateBuilder& builder, const ExpertRows& rows) {
+  if (rows.group() == 1) return Route::kLocal;
+  switch (builder.context().parallel.dispatcher) {
+    case Dispatcher::kAllGather:
+      return Route::kAllGather;
+    case Dispatcher::kAllToAll:
+      return Route::kAllToAll;
+    case Dispatcher::kDeepEp:
+      return Route::kDeepEp;
+    case Dispatcher::kHybridEp:
+      return Route::kHybridEp;
+  }
+  check_failed("dispatcher", __FILE__, __LINE__);
+}
+
+// Whether the way back multiplies by the router's table, which is at hand where its tokens are.
+bool merges_table(Route route) { return route == Route::kLocal || route == Route::kAllToAll; }
+
+// Rounded up; what no device holds stays a number that no tensor may have.
+std::int64_t rounded_up(double rows) { return static_cast<std::int64_t>(std::ceil(std::clamp(rows, 1.0, 4e18))); }
+double as_double(std::int64_t value) { return static_cast<double>(value); }
+
+// Expert-parallel ranks that a token goes to. Of `reachable` experts top_k are chosen without order: one rank's experts are all missed with
+// probability (reachable - local) / reachable x (reachable - local - 1) / (reachable - 1) x ...
+double ranks_of_token(const ExpertsSpec& experts, std::int64_t local) {
+  const bool grouped = experts.top_groups < experts.groups && local <= experts.experts / experts.groups;
+  const std::int64_t reachable = grouped ? experts.experts / experts.groups * experts.top_groups : experts.experts;
+  double missed = 1;
+  for (std::int64_t i = 0; i < experts.top_k && missed > 0; ++i) {
+    missed *= std::max(0.0, as_double(reachable - local - i)) / as_double(reachable - i);
+  }
+  return as_double(reachable) / as_double(local) * (1 - missed);
+}
+
+// Names of one way: forward or its reverse in backward.
+struct Way {
+  Direction direction = kForward;
+  std::string name;
+};
+
+SlotIndex tokens_slot(TemplateBuilder& builder, const Way& way, const std::string& name, std::int64_t rows) {
+  return builder.made(way.direction, name, {rows, builder.shape().hidden}, kModule);
+}
+
+SlotIndex fp32_slot(TemplateBuilder& builder, const Way& way, const std::string& name, std::vector<std::int64_t> shape) {
+  const bool forward = way.direction == kForward;
+  return builder.add({.name = name,
+                      .kind = forward ? SlotKind::kForward : SlotKind::kGradient,
+                      .size = {},
+                      .shape = std::move(shape),
+                      .dtype = DType::kFp32,
+                      .role = forward ? Role::kActivations : Role::kActivationGradients,
+                      .module = forward ? kModule : ""});
+}
+
+// Rows and, on the ways that have them, their probabilities or the gradients of these.
+struct Rows {
+  SlotIndex tokens = kNoSlot, probabilities = kNoSlot;
+};
+
+void gather_pass(TemplateBuilder& builder, const Way& way, const std::string& step, const std::vector<SlotIndex>& reads,
+                 const std::vector<SlotIndex>& writes) {
+  KernelPass pass{.name = way.name + " " + step,
+                  .module = kModule,
+                  .reads = {},
+                  .writes = {},
+                  .updates = {},
+                  .holds = {},
+                  .kernel = MemoryKernel::kGather};
+  for (const SlotIndex slot : reads) {
+    if (slot != kNoSlot) pass.reads.push_back(slot);
+  }
+  for (const SlotIndex slot : writes) {
+    if (slot != kNoSlot) pass.writes.push_back(slot);
+  }
+  builder.pass(way.direction, std::move(pass));
+}
+
+struct Exchange {
+  std::string name;
+  CollectiveKind kind = CollectiveKind::kAllToAll;
+  CommunicatorRanks ranks;
+  CollectiveLibrary library = CollectiveLibrary::kNccl;
+  std::optional<Bytes> message{};
+};
+
+void exchange(TemplateBuilder& builder, const Way& way, const Exchange& what, SlotIndex input, SlotIndex output) {
+  builder.collective(way.direction, {.name = way.name + " " + what.name,
+                                     .module = kModule,
+                                     .kind = what.kind,
+                                     .input = input,
+                                     .output = output,
+                                     .ranks = what.ranks,
+                                     .library = what.library,
+                                     .message = what.message});
+}
+
+CommunicatorRanks whole_group(const ExpertRows& rows) { return {Group::kExpert, rows.group(), 1}; }
+CommunicatorRanks expert_ranks(const ExpertRows& rows) { return {Group::kExpert, rows.expert, rows.expert_tensor}; }
+CommunicatorRanks expert_tensor_ranks(const ExpertRows& rows) { return {Group::kExpert, rows.expert_tensor, 1}; }
+
+Bytes bytes_of_tokens(const TemplateBuilder& builder, std::int64_t tokens) {
+  const double bits = as_double(bits_of(builder.shape().compute));
+  return Bytes(rounded_up(as_double(tokens) * as_double(builder.shape().hidden) * bits / 8));
+}
+
+// A dispatch or combine of the library, whose messages are tokens.
+Exchange library_exchange(const TemplateBuilder& builder, const ExpertRows& rows, CollectiveKind kind) {
+  const bool hybrid = builder.context().parallel.dispatcher == Dispatcher::kHybridEp;
+  return {.name = kind == CollectiveKind::kDispatch ? "to ranks" : "from ranks",
+          .kind = kind,
+          .ranks = whole_group(rows),
+          .library = hybrid ? CollectiveLibrary::kHybridEp : CollectiveLibrary::kDeepEp,
+          .message = bytes_of_tokens(builder, rows.arrived)};
+}
+
+// All tokens of the group. Forward they are gathered into the global buffer, where the framework has one, which a step holds anyway:
+// kNoSlot.
+SlotIndex gathered_tokens(TemplateBuilder& builder, const Dispatch& dispatch, const Way& way, SlotIndex tokens) {
+  const ExpertRows& rows = dispatch.rows;
+  const std::vector<std::int64_t> shape = {rows.group_tokens, builder.shape().hidden};
+  if (way.direction == kForward && builder.context().framework.global_buffers) {
+    builder.op(kForward, {.name = way.name + " all-gather",
+                          .module = kModule,
+                          .work = Collective{.kind = CollectiveKind::kAllGather,
+                                             .message = bytes_of_tokens(builder, rows.group_tokens),
+                                             .ranks = rows.group()},
+                          .group = Group::kExpert,
+                          .reads = {tokens},
+                          .writes = {},
+                          .updates = {},
+                          .holds = {},
+                          .after = {}});
+    return kNoSlot;
+  }
+  const SlotIndex whole = builder.gathered(way.name + ", all tokens", shape);
+  exchange(builder, way, {.name = "all-gather", .kind = CollectiveKind::kAllGather, .ranks = whole_group(rows)}, tokens, whole);
+  return whole;
+}
+
+// The router's table for all tokens of the group.
+SlotIndex gathered_table(TemplateBuilder& builder, const Dispatch& dispatch, const std::string& name, SlotIndex local) {
+  const Slot part = builder.slot(local);
+  const SlotIndex whole = builder.add({.name = name + ", all tokens",
+                                       .kind = SlotKind::kWorkspace,
+                                       .size = {},
+                                       .shape = {dispatch.rows.group_tokens, part.shape.back()},
+                                       .dtype = part.dtype,
+                                       .role = Role::kCommunication,
+                                       .module = ""});
+  exchange(builder, {kForward, name}, {.name = "all-gather", .kind = CollectiveKind::kAllGather, .ranks = whole_group(dispatch.rows)},
+           local, whole);
+  return whole;
+}
+
+Rows added_rows(TemplateBuilder& builder, const Way& way, const std::string& suffix, std::int64_t rows, bool probabilities) {
+  Rows added{.tokens = tokens_slot(builder, way, way.name + ", " + suffix, rows)};
+  if (probabilities) added.probabilities = fp32_slot(builder, way, way.name + " probabilities, " + suffix, {rows});
+  return added;
+}
+
+// Between the ranks, tokens and then probabilities.
+Rows exchanged_rows(TemplateBuilder& builder, const Way& way, const Exchange& what, const Rows& in, const Rows& out) {
+  exchange(builder, way, what, in.tokens, out.tokens);
+  if (in.probabilities == kNoSlot) return out;
+  Exchange small = what;
+  small.name = "probability " + what.name;
+  exchange(builder, way, small, in.probabilities, out.probabilities);
+  return out;
+}
+
+// From this rank's rows, sorted by expert, to the rows of this rank's experts: `last` where nothing follows.
+Rows to_expert_ranks(TemplateBuilder& builder, const Dispatch& dispatch, const Way& way, Rows rows, const Rows& last) {
+  const ExpertRows& sizes = dispatch.rows;
+  const bool probabilities = rows.probabilities != kNoSlot, sorts = sizes.local_experts > 1, gathers = sizes.expert_tensor > 1;
+  if (sizes.expert > 1) {
+    const Exchange all_to_all{.name = "all-to-all", .ranks = expert_ranks(sizes)};
+    const bool ends = !gathers && !sorts;
+    rows =
+        exchanged_rows(builder, way, all_to_all, rows, ends ? last : added_rows(builder, way, "exchanged", sizes.exchanged, probabilities));
+  }
+  if (gathers) {
+    const Exchange gather{.name = "expert tensor all-gather", .kind = CollectiveKind::kAllGather, .ranks = expert_tensor_ranks(sizes)};
+    rows = exchanged_rows(builder, way, gather, rows, sorts ? added_rows(builder, way, "gathered", sizes.rows, probabilities) : last);
+  }
+  if (sorts) gather_pass(builder, way, "sort", {rows.tokens, rows.probabilities}, {last.tokens, last.probabilities});
+  return last;
+}
+
+Rows from_expert_ranks(TemplateBuilder& builder, const Dispatch& dispatch, const Way& way, Rows rows) {
+  const ExpertRows& sizes = dispatch.rows;
+  const bool probabilities = rows.probabilities != kNoSlot;
+  if (sizes.local_experts > 1) {
+    const Rows unsorted = added_rows(builder, way, "unsorted", sizes.rows, probabilities);
+    gather_pass(builder, way, "sort", {rows.tokens, rows.probabilities}, {unsorted.tokens, unsorted.probabilities});
+    rows = unsorted;
+  }
+  if (sizes.expert_tensor > 1) {
+    const Exchange scatter{
+        .name = "expert tensor reduce-scatter", .kind = CollectiveKind::kReduceScatter, .ranks = expert_tensor_ranks(sizes)};
+    rows = exchanged_rows(builder, way, scatter, rows, added_rows(builder, way, "scattered", sizes.exchanged, probabilities));
+  }
+  if (sizes.expert > 1) {
+    const Exchange all_to_all{.name = "all-to-all", .ranks = expert_ranks(sizes)};
+    rows = exchanged_rows(builder, way, all_to_all, rows, added_rows(builder, way, "exchanged", sizes.sent, probabilities));
+  }
+  return rows;
+}
+
+// What the first permutation of a way reads and makes besides the rows.
+struct Beside {
+  std::vector<SlotIndex> reads, writes;
+};
+
+// From this rank's tokens to the rows of its experts, `last`.
+void spread(TemplateBuilder& builder, const Dispatch& dispatch, const Way& way, const Rows& in, const Rows& last, const Beside& beside) {
+  const ExpertRows& sizes = dispatch.rows;
+  std::vector<SlotIndex> reads = {in.tokens, in.probabilities, dispatch.row_map};
+  reads.insert(reads.end(), beside.reads.begin(), beside.reads.end());
+  const auto writes = [&](const Rows& rows) {
+    std::vector<SlotIndex> all = {rows.tokens, rows.probabilities};
+    all.insert(all.end(), beside.writes.begin(), beside.writes.end());
+    return all;
+  };
+  switch (route_of(builder, sizes)) {
+    case Route::kLocal:
+      gather_pass(builder, way, "permute", reads, writes(last));
+      return;
+    case Route::kAllGather: {
+      reads.front() = gathered_tokens(builder, dispatch, way, in.tokens);
+      gather_pass(builder, way, "permute", reads, writes(last));
+      return;
+    }
+    case Route::kAllToAll: {
+      const bool moved = sizes.expert > 1 || sizes.expert_tensor > 1;
+      STEPSIM_CHECK(moved);
+      const Rows permuted = added_rows(builder, way, "permuted", sizes.sent, last.probabilities != kNoSlot);
+      gather_pass(builder, way, "permute", reads, writes(permuted));
+      to_expert_ranks(builder, dispatch, way, permuted, last);
+      return;
+    }
+    case Route::kDeepEp: {
+      const SlotIndex arrived = tokens_slot(builder, way, way.name + ", arrived", sizes.arrived);
+      exchange(builder, way, library_exchange(builder, sizes, CollectiveKind::kDispatch), in.tokens, arrived);
+      reads.front() = arrived;
+      gather_pass(builder, way, "permute", reads, writes(last));
+      return;
+    }
+    case Route::kHybridEp:
+      exchange(builder, way, library_exchange(builder, sizes, CollectiveKind::kDispatch), in.tokens, last.tokens);
+      reads.front() = kNoSlot;
+      if (last.probabilities != kNoSlot) gather_pass(builder, way, "probabilities", reads, {last.probabilities});
+      return;
+  }
+}
+
+// From the rows of this rank's experts to this rank's tokens, `last`; its probabilities are the router's table. Returns the rows that the
+// last permutation reads.
+SlotIndex collect(TemplateBuilder& builder, const Dispatch& dispatch, const Way& way, const Rows& in, const Rows& last, SlotIndex factor) {
+  const ExpertRows& sizes = dispatch.rows;
+  const std::int64_t hidden = builder.shape().hidden;
+  switch (route_of(builder, sizes)) {
+    case Route::kLocal:
+      gather_pass(builder, way, "unpermute", {in.tokens, in.probabilities, dispatch.row_map, factor}, {last.tokens, last.probabilities});
+      return in.tokens;
+    case Route::kAllGather: {
+      Rows whole{.tokens = builder.made(way.direction, way.name + ", all tokens", {sizes.group_tokens, hidden}, kModule)};
+      if (last.probabilities != kNoSlot) {
+        whole.probabilities =
+            fp32_slot(builder, way, way.name + " probabilities, all tokens", {sizes.group_tokens, builder.context().model.experts.experts});
+      }
+      gather_pass(builder, way, "unpermute", {in.tokens, in.probabilities, dispatch.row_map}, {whole.tokens, whole.probabilities});
+      exchanged_rows(builder, way, {.name = "reduce-scatter", .kind = CollectiveKind::kReduceScatter, .ranks = whole_group(sizes)}, whole,
+                     last);
+      return in.tokens;
+    }
+    case Route::kAllToAll: {
+      const Rows rows = from_expert_ranks(builder, dispatch, way, in);
+      gather_pass(builder, way, "unpermute", {rows.tokens, rows.probabilities, dispatch.row_map, factor},
+                  {last.tokens, last.probabilities});
+      return rows.tokens;
+    }
+    case Route::kDeepEp:
+    case Route::kHybridEp: {
+      SlotIndex tokens = in.tokens;
+      if (route_of(builder, sizes) == Route::kDeepEp) {
+        tokens = tokens_slot(builder, way, way.name + ", arrived", sizes.arrived);
+        gather_pass(builder, way, "unpermute", {in.tokens, dispatch.row_map}, {tokens});
+      }
+      exchange(builder, way, library_exchange(builder, sizes, CollectiveKind::kCombine), tokens, last.tokens);
+      if (last.probabilities != kNoSlot) {
+        gather_pass(builder, way, "probabilities", {in.probabilities, dispatch.row_map}, {last.probabilities});
+      }
+      return in.tokens;
+    }
+  }
+  check_failed("route", __FILE__, __LINE__);
+}
+
+std::int64_t mapped_tokens(Route route, const ExpertRows& rows) {
+  if (route == Route::kAllGather) return rows.group_tokens;
+  return route == Route::kDeepEp ? rows.arrived : rows.tokens;
+}
+
+SlotIndex table_gradient(TemplateBuilder& builder, const Router& router, const std::string& name) {
+  return fp32_slot(builder, {kBackward, ""}, name, builder.slot(router.probabilities).shape);
+}
+
+}  // namespace
+
+ExpertRows expert_rows(const TemplateContext& context, const DeviceShape& shape) {
+  const ExpertsSpec& experts = context.model.experts;
+  ExpertRows rows;
+  rows.expert = context.parallel.expert;
+  rows.expert_tensor = context.parallel.expert_tensor_ranks();
+  STEPSIM_CHECK(experts.experts % rows.expert == 0);
+  rows.local_experts = experts.experts / rows.expert;
+  rows.tokens = shape.local_tokens;
+  const double tokens = as_double(rows.tokens), top_k = as_double(experts.top_k), tensor = rows.expert_tensor;
+  const double capacity = context.training.capacity;
+  const double load = capacity > 0 ? capacity : context.training.imbalance;
+  rows.group_tokens = rounded_up(tokens * tensor * rows.expert);
+  rows.sent = rounded_up(capacity > 0 ? tokens * top_k * capacity : tokens * top_k);
+  rows.exchanged = rounded_up(tokens * top_k * load);
+  rows.rows = rounded_up(tokens * tensor * top_k * load);
+  rows.arrived = rounded_up(tokens * tensor * ranks_of_token(experts, rows.local_experts) * (capacity > 0 ? 1 : load));
+  return rows;
+}
+
+Dispatch dispatch_forward(TemplateBuilder& builder, const Router& router, SlotIndex input, bool by_row) {
+  const Way way{kForward, "token dispatch"};
+  Dispatch dispatch{.rows = expert_rows(builder.context(), builder.shape()), .router = router};
+  const Route route = route_of(builder, dispatch.rows);
+  const bool gathers = route == Route::kAllGather;
+  const SlotIndex map = gathers ? gathered_table(builder, dispatch, "routing map", router.map) : router.map;
+  SlotIndex probabilities = kNoSlot;
+  if (by_row || !merges_table(route)) {
+    probabilities = gathers ? gathered_table(builder, dispatch, "router probabilities", router.probabilities) : router.probabilities;
+  }
+  dispatch.row_map = builder.add({.name = "row map",
+                                  .kind = SlotKind::kForward,
+                                  .size = {},
+                                  .shape = {mapped_tokens(route, dispatch.rows), 2 * dispatch.rows.local_experts + 1},
+                                  .dtype = DType::kInt32,
+                                  .module = kModule});
+  gather_pass(builder, way, "row map", {map}, {dispatch.row_map});
+  dispatch.input = tokens_slot(builder, way, "experts input", dispatch.rows.rows);
+  if (probabilities != kNoSlot) dispatch.probabilities = fp32_slot(builder, way, "expert probabilities", {dispatch.rows.rows});
+  spread(builder, dispatch, way, {input, probabilities}, {dispatch.input, dispatch.probabilities}, {});
+  return dispatch;
+}
+
+SlotIndex combine_forward(TemplateBuilder& builder, Dispatch& dispatch, SlotIndex expert_output, bool by_row) {
+  const Way way{kForward, "token combine"};
+  const bool merges = !by_row && merges_table(route_of(builder, dispatch.rows));
+  SlotIndex rows = expert_output;
+  if (!by_row && !merges) {
+    dispatch.returned = expert_output;
+    rows = tokens_slot(builder, way, "experts output, weighted", dispatch.rows.rows);
+    gather_pass(builder, way, "probability product", {expert_output, dispatch.probabilities}, {rows});
+  }
+  const SlotIndex output = tokens_slot(builder, way, "experts output, combined", dispatch.rows.tokens);
+  const SlotIndex last = collect(builder, dispatch, way, {rows}, {output}, merges ? dispatch.router.probabilities : kNoSlot);
+  if (merges) dispatch.returned = last;
+  return output;
+}
+
+CombineGradients combine_backward(TemplateBuilder& builder, const Dispatch& dispatch, SlotIndex output_gradient, bool by_row) {
+  const Way way{kBackward, "token combine backward"};
+  CombineGradients gradients;
+  gradients.expert_output = tokens_slot(builder, way, "experts output gradient", dispatch.rows.rows);
+  if (by_row) {
+    spread(builder, dispatch, way, {output_gradient}, {gradients.expert_output}, {});
+    return gradients;
+  }
+  if (merges_table(route_of(builder, dispatch.rows))) {
+    gradients.probabilities = table_gradient(builder, dispatch.router, "router probabilities gradient");
+    spread(builder, dispatch, way, {output_gradient}, {gradients.expert_output},
+           {{dispatch.returned, dispatch.router.probabilities}, {gradients.probabilities}});
+    return gradients;
+  }
+  const SlotIndex weighted = tokens_slot(builder, way, "experts output gradient, weighted", dispatch.rows.rows);
+  spread(builder, dispatch, way, {output_gradient}, {weighted}, {});
+  gradients.row_probabilities = fp32_slot(builder, way, "expert probabilities gradient", {dispatch.rows.rows});
+  gather_pass(builder, way, "probability product", {weighted, dispatch.returned, dispatch.probabilities},
+              {gradients.expert_output, gradients.row_probabilities});
+  return gradients;
+}
+
+DispatchGradients dispatch_backward(TemplateBuilder& builder, const Dispatch& dispatch, SlotIndex expert_input,
+                                    SlotIndex row_probabilities) {
+  const Way way{kBackward, "token dispatch backward"};
+  DispatchGradients gradients;
+  gradients.input = tokens_slot(builder, way, "dispatched tokens gradient", dispatch.rows.tokens);
+  if (row_probabilities != kNoSlot) gradients.probabilities = table_gradient(builder, dispatch.router, "router probabilities gradient");
+  collect(builder, dispatch, way, {expert_input, row_probabilities}, {gradients.input, gradients.probabilities}, kNoSlot);
+  return gradients;
+}
+
+}  // namespace stepsim
