@@ -94,15 +94,6 @@ Heads qk_norm_forward(TemplateBuilder& builder, AttentionBlock& block) {
   return heads;
 }
 
-// Eager rotation of x is x * cos + cat(-x2, x1) * sin: negate half, concatenate, two products, one sum. Beyond the one read and one write
-// of a fused kernel: reads 0.5 + 1 + 1 + 1 + 2 - 1 = 4.5, writes 0.5 + 1 + 1 + 1 + 1 - 1 = 3.5 of q and k.
-void eager_rotary(TemplateBuilder& builder, KernelPass& pass, Bytes rotated) {
-  if (builder.context().framework.fused_rotary) return;
-  pass.kernel = MemoryKernel::kUnfused;
-  pass.further_reads = Bytes(rotated.value / 2 * 9);
-  pass.further_writes = Bytes(rotated.value / 2 * 7);
-}
-
 // The rotated q and k and a contiguous v are new storages; the mixed qkv dies.
 Heads rotary_forward(TemplateBuilder& builder, const AttentionBlock& block, const Heads& in) {
   const DeviceShape& shape = builder.shape();
@@ -206,13 +197,16 @@ SlotIndex attention_backward(TemplateBuilder& builder, const AttentionBlock& blo
   const QkvGradients gradients = core_attention_backward(builder, block.core, context_gradient, joint_gradient);
   if (!block.separate.empty()) return separate_backward(builder, block, gradients, partial);
   const SlotIndex mixed = mixed_backward(builder, block, gradients);
-  if (block.qkv.bias.present()) {
-    builder.pass(
-        kBackward,
-        {.name = "qkv bias gradient", .module = "", .reads = {mixed}, .writes = {}, .updates = {block.qkv.bias.gradient}, .holds = {}});
-  }
+  bias_backward(builder, block.qkv, mixed);
   const std::array<ColumnGradient, 1> columns = {ColumnGradient{.linear = &block.qkv, .output_gradient = mixed}};
   return column_backward(builder, block.input, columns, partial, true);
+}
+
+void eager_rotary(TemplateBuilder& builder, KernelPass& pass, Bytes rotated) {
+  if (builder.context().framework.fused_rotary) return;
+  pass.kernel = MemoryKernel::kUnfused;
+  pass.further_reads = Bytes(rotated.value / 2 * 9);
+  pass.further_writes = Bytes(rotated.value / 2 * 7);
 }
 
 }  // namespace stepsim

@@ -30,6 +30,11 @@ struct AttentionBlock {
 
 AttentionBlock attention_forward(TemplateBuilder&, const ColumnInput& input, const LayerKind& kind);
 
+// Makes `pass` a rotation of built-up kernels where the framework has no fused one, `rotated` bytes of q and k together. Eager rotation of
+// x is x * cos + cat(-x2, x1) * sin: negate half, concatenate, two products, one sum. Beyond the one read and one write of a fused kernel:
+// reads 0.5 + 1 + 1 + 1 + 2 - 1 = 4.5, writes 0.5 + 1 + 1 + 1 + 1 - 1 = 3.5 of q and k.
+void eager_rotary(TemplateBuilder&, KernelPass& pass, Bytes rotated);
+
 // `output_gradient` is whole (gathered); `partial` is an input gradient of a parallel branch to add (kNoSlot: none). Returns the gradient
 // of the input, reduced over the group.
 SlotIndex attention_backward(TemplateBuilder&, const AttentionBlock&, SlotIndex output_gradient, SlotIndex partial);

@@ -25,16 +25,6 @@ SlotIndex product_forward(TemplateBuilder& builder, Linear& linear, SlotIndex in
   return output;
 }
 
-void bias_backward(TemplateBuilder& builder, const Linear& linear, SlotIndex output_gradient) {
-  if (!linear.bias.present()) return;
-  builder.pass(kBackward, {.name = linear.name + " bias gradient",
-                           .module = "",
-                           .reads = {output_gradient},
-                           .writes = {},
-                           .updates = {linear.bias.gradient},
-                           .holds = {}});
-}
-
 SlotIndex linear_gradient(TemplateBuilder& builder, const ColumnInput& input, const Linear& linear, SlotIndex output_gradient) {
   bias_backward(builder, linear, output_gradient);
   const std::array<ColumnGradient, 1> columns = {ColumnGradient{.linear = &linear, .output_gradient = output_gradient}};

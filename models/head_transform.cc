@@ -16,15 +16,6 @@ Linear replicated_linear(TemplateBuilder& builder, const std::string& name, std:
   return linear;
 }
 
-void bias_backward(TemplateBuilder& builder, const Linear& linear, SlotIndex output_gradient) {
-  builder.pass(kBackward, {.name = linear.name + " bias gradient",
-                           .module = "",
-                           .reads = {output_gradient},
-                           .writes = {},
-                           .updates = {linear.bias.gradient},
-                           .holds = {}});
-}
-
 }  // namespace
 
 HeadTransform head_transform_forward(TemplateBuilder& builder, SlotIndex input) {

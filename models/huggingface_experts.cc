@@ -40,6 +40,7 @@ ModelSpec mixtral(const ConfigFile& config) {
 void read_sparse_layers(const ConfigFile& config, ModelSpec& spec) {
   const std::int64_t step = within(config, "decoder_sparse_step", config.whole("decoder_sparse_step", 1), 1, kMostLayers);
   const std::vector<std::int64_t> dense = config.whole_numbers("mlp_only_layers");
+  for (const std::int64_t layer : dense) within(config, "mlp_only_layers", layer, 0, spec.layers - 1);
   spec.expert_layers = expert_pattern(config, spec, [&](std::int64_t layer) {
     return (layer + 1) % step == 0 && std::find(dense.begin(), dense.end(), layer) == dense.end();
   });
@@ -98,7 +99,7 @@ ModelSpec gpt_oss(const ConfigFile& config) {
 // The first first_k_dense_replace layers are dense, then every moe_layer_freq-th has experts (DeepseekV2DecoderLayer).
 void read_deepseek_layers(const ConfigFile& config, std::int64_t dense, ModelSpec& spec) {
   const std::int64_t every = within(config, "moe_layer_freq", config.whole("moe_layer_freq", 1), 1, kMostLayers);
-  const std::int64_t first = config.whole("first_k_dense_replace", dense);
+  const std::int64_t first = within(config, "first_k_dense_replace", config.whole("first_k_dense_replace", dense), 0, kMostLayers);
   spec.expert_layers = expert_pattern(config, spec, [&](std::int64_t layer) { return layer >= first && layer % every == 0; });
 }
 

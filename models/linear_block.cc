@@ -233,7 +233,7 @@ static void add_weights(TemplateBuilder& builder, Linear& linear, bool expert, b
   if (bias) linear.bias = builder.weight(linear.name + " bias", shape({linear.outputs}), expert);
   const TrainableMask& mask = builder.context().training.trainable;
   if (!is_lora_target(mask, linear.name)) return;
-  linear.lora_down = builder.weight(linear.name + " LoRA down weight", shape({mask.rank, linear.inputs}), expert);
+  linear.lora_down = builder.weight(linear.name + kLoraDownWeight, shape({mask.rank, linear.inputs}), expert);
   linear.lora_up = builder.weight(linear.name + " LoRA up weight", shape({linear.outputs, mask.rank}), expert);
 }
 
@@ -405,6 +405,16 @@ SlotIndex row_backward(TemplateBuilder& builder, const Linear& linear, SlotIndex
   lora_backward(builder, linear, input, output_gradient, gradient);
   own_weight_gradient(builder, linear, input, cast);
   return gradient;
+}
+
+void bias_backward(TemplateBuilder& builder, const Linear& linear, SlotIndex output_gradient) {
+  if (!linear.bias.present()) return;
+  builder.pass(kBackward, {.name = linear.name + " bias gradient",
+                           .module = linear.module,
+                           .reads = {output_gradient},
+                           .writes = {},
+                           .updates = {linear.bias.gradient},
+                           .holds = {}});
 }
 
 }  // namespace stepsim

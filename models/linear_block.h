@@ -59,4 +59,7 @@ SlotIndex gathered_gradient(TemplateBuilder&, const std::string& name, const std
 // Input and weight gradient of a row-parallel layer; returns the input gradient.
 SlotIndex row_backward(TemplateBuilder&, const Linear&, SlotIndex input, SlotIndex output_gradient);
 
+// The bias's gradient as a kernel of its own, of the linear's module; nothing without a bias.
+void bias_backward(TemplateBuilder&, const Linear&, SlotIndex output_gradient);
+
 }  // namespace stepsim

@@ -126,16 +126,6 @@ SlotIndex weighted_forward(TemplateBuilder& builder, MlpBlock& block) {
   return block.weighted;
 }
 
-void bias_backward(TemplateBuilder& builder, const MlpForm& form, const Linear& linear, SlotIndex output_gradient) {
-  if (!linear.bias.present()) return;
-  builder.pass(kBackward, {.name = linear.name + " bias gradient",
-                           .module = form.module,
-                           .reads = {output_gradient},
-                           .writes = {},
-                           .updates = {linear.bias.gradient},
-                           .holds = {}});
-}
-
 // Gradients of the two factors, then of the gate, then their concatenation where gate and up are one product.
 std::vector<SlotIndex> eager_gated_backward(TemplateBuilder& builder, const MlpBlock& block, SlotIndex gradient) {
   const MlpForm& form = block.form;
@@ -228,7 +218,7 @@ ActivationGradients activation_backward(TemplateBuilder& builder, const MlpBlock
     fused_backward(builder, block, gradient, gradients);
   }
   if (eager) {
-    for (std::size_t i = 0; i < block.first.size(); ++i) bias_backward(builder, form, block.first[i], gradients.first[i]);
+    for (std::size_t i = 0; i < block.first.size(); ++i) bias_backward(builder, block.first[i], gradients.first[i]);
   }
   return gradients;
 }
@@ -293,7 +283,7 @@ SlotIndex mlp_backward(TemplateBuilder& builder, const MlpBlock& block, SlotInde
 
 ExpertGradients expert_mlp_backward(TemplateBuilder& builder, const MlpBlock& block, SlotIndex output_gradient) {
   STEPSIM_CHECK(is_routed(block.form));
-  bias_backward(builder, block.form, block.second, output_gradient);
+  bias_backward(builder, block.second, output_gradient);
   const BlockGradients gradients = block_backward(builder, block, output_gradient, false);
   return {gradients.input, gradients.probabilities};
 }

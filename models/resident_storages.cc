@@ -126,7 +126,7 @@ class ResidentWriter {
         add(residents_.gradient_share(unit) * bytes.gradient, Role::kGradients, "main gradients", keeps_gradients_, keeps_gradients_);
     own_stream_ = false;
     unit.master = add(optimizer * bytes.master, only_master ? Role::kWeights : Role::kOptimizerState, "master weights", true, true);
-    unit.moments = add(moments(unit, optimizer).value, Role::kOptimizerState, "optimizer moments", !first_, true);
+    unit.moments = add(moments(unit, optimizer).value, Role::kOptimizerState, kOptimizerMoments, !first_, true);
     unit.gradient_copy = add(optimizer * bytes.gradient_copy, Role::kGradients, "fp32 gradients", false, keeps_copies_);
     if (keeps_copies_ && !first_) {
       unit.old_gradient_copy = add(optimizer * bytes.gradient_copy, Role::kGradients, "fp32 gradients of the step before", true, false);

@@ -11,6 +11,8 @@
 
 namespace stepsim {
 
+inline constexpr const char* kOptimizerMoments = "optimizer moments";  // the name of their storages, born in the first iteration
+
 // Bytes of one parameter's copies; 0: there is none. Of a sharded copy each rank holds its share.
 struct ParameterBytes {
   std::int64_t weight = 2, gradient = 4;

@@ -26,14 +26,6 @@ SlotIndex product_forward(TemplateBuilder& builder, const AttentionBlock& block,
   return output;
 }
 
-// Beyond the one read and one write of a fused kernel: as of the joint one.
-void add_eager_rotary(TemplateBuilder& builder, KernelPass& pass, Bytes rotated) {
-  if (builder.context().framework.fused_rotary) return;
-  pass.kernel = MemoryKernel::kUnfused;
-  pass.further_reads = Bytes(rotated.value / 2 * 9);
-  pass.further_writes = Bytes(rotated.value / 2 * 7);
-}
-
 struct Pair {
   SlotIndex query = kNoSlot, key = kNoSlot;
 };
@@ -52,7 +44,7 @@ Pair rotary_backward(TemplateBuilder& builder, const AttentionBlock& block, cons
                   .writes = {rotated.query, rotated.key},
                   .updates = {},
                   .holds = {}};
-  add_eager_rotary(builder, pass, builder.size(gradients.query) + builder.size(gradients.key));
+  eager_rotary(builder, pass, builder.size(gradients.query) + builder.size(gradients.key));
   builder.pass(kBackward, std::move(pass));
   return rotated;
 }
@@ -100,7 +92,7 @@ CoreHeads separate_rotary_forward(TemplateBuilder& builder, const CoreHeads& hea
                   .writes = {rotated.query, rotated.key},
                   .updates = {},
                   .holds = {}};
-  add_eager_rotary(builder, pass, builder.size(rotated.query) + builder.size(rotated.key));
+  eager_rotary(builder, pass, builder.size(rotated.query) + builder.size(rotated.key));
   builder.pass(kForward, std::move(pass));
   return rotated;
 }

@@ -19,6 +19,7 @@
 #include "models/step_stamper.h"
 #include "models/template_builder.h"
 #include "models/template_stamp.h"
+#include "models/trainable.h"
 #include "sim/check.h"
 #include "sim/dtype_name.h"
 #include "sim/input_error.h"
@@ -58,6 +59,13 @@ std::vector<std::string> not_modelled(const StepRequest& request) {
   if (request.training.precision == Precision::kFp16) notes.push_back("loss scaling: no step is skipped");
   if (request.training.optimizer == OptimizerKind::kMuon)
     notes.push_back("Muon's products that orthogonalise momentum: time of its bytes alone");
+  const ModelSpec& model = request.model;
+  if (model.post_norms) {
+    notes.push_back("soft caps of scores and logits, where the model has them (Gemma 2): kernels over the logits and a saved copy of them");
+  }
+  if (model.is_latent() && model.has_experts() && model.multi_token_layers == 0) {
+    notes.push_back("multi-token prediction, where the model was trained with it: --set model.multi_token_layers=1");
+  }
   if (request.parallel.pipeline > 1) notes.push_back("launch cost of the sending half of a point-to-point transfer");
   return notes;
 }
@@ -473,6 +481,20 @@ static void check_micro_batch_group(const ParallelLayout& parallel) {
                                   std::to_string(parallel.micro_batch_group) + " micro-batches, wanted overlapped");
 }
 
+// A pass that makes no input gradient sends none.
+void check_trained_layers(const LayerStack& stack, const ParallelLayout& parallel) {
+  if (parallel.pipeline == 1) return;
+  for (std::int32_t kind = 0; kind < stack.kinds(); ++kind) {
+    if (stack.kind(kind).input_gradient != kNoSlot || stack.layers_of_kinds()[static_cast<std::size_t>(kind)] == 0) continue;
+    const bool first_alone = stack.kind_of(0) == kind && stack.layers_of_kinds()[static_cast<std::size_t>(kind)] == 1;
+    if (first_alone) continue;
+    throw InputError({"--trainable"},
+                     fmt::format("found layers that no gradient passes with --pp {}, wanted --pp 1: a pipeline whose first "
+                                 "stages have no backward pass is not built",
+                                 parallel.pipeline));
+  }
+}
+
 BuiltStep build_step(const StepRequest& given, const StepTemplates& templates) {
   StepRequest request = given;
   request.parallel = with_preset(given.parallel, given.training, given.framework);
@@ -487,6 +509,7 @@ BuiltStep build_step(const StepRequest& given, const StepTemplates& templates) {
   const GraphSize pipeline = pipeline_size(stack, shape, micro_batches);
   check_graph_size(least_graph_size(stack, micro_batches) + pipeline, layers, shape, micro_batches);
   check_shared(stack, request.parallel);
+  check_trained_layers(stack, request.parallel);
   check_optimizer_in_backward(request.training, request.parallel, micro_batches);
   BuiltStep built;
   built.stages = stage_layout(layers, request.parallel.pipeline, request.parallel.virtual_stages, request.parallel.split);
@@ -502,6 +525,20 @@ BuiltStep build_step(const StepRequest& given, const StepTemplates& templates) {
   return StepWriter(request, templates, stack, micro_batches).write(std::move(built));
 }
 
+// Names of the linear layers that have LoRA's factors beside them.
+static std::vector<std::string> linears_with_lora(const StepTemplates& templates) {
+  std::vector<std::string> linears;
+  const auto note = [&](const LayerTemplate& layer) {
+    for (const Slot& slot : layer.slots) {
+      const std::size_t mark = slot.name.find(kLoraDownWeight);
+      if (slot.kind == SlotKind::kWeight && mark != std::string::npos) linears.push_back(slot.name.substr(0, mark));
+    }
+  };
+  for (const LayerTemplate& kind : templates.kinds) note(kind);
+  note(templates.head);
+  return linears;
+}
+
 BuiltStep build_step(const StepRequest& request) {
   check_model(request.model);
   check_layout(request.model, request.training, request.parallel);
@@ -510,6 +547,7 @@ BuiltStep build_step(const StepRequest& request) {
   resolved.training = with_gradient_dtype(request.training, resolved.parallel, request.framework);
   const TemplateContext context{resolved.model, resolved.training, resolved.parallel, resolved.framework};
   StepTemplates templates = step_templates(context);
+  check_lora_targets(resolved.training.trainable, linears_with_lora(templates));
   end_backward_at_first_layer(templates, resolved);
   return build_step(resolved, templates);
 }

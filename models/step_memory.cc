@@ -66,7 +66,7 @@ class PassMemory {
     for (const UnitResidents& unit : units) {
       if (unit.old_gradient_copy.valid()) let_go(unit.old_gradient_copy, *first, first_op(*first));
     }
-    if (first_iteration()) autograd_handle();
+    autograd_handle();
     global_buffer_of(*first);
     if (context_.request.parallel.pipeline == 1) return;
     pipeline_buffers(*first);
@@ -156,18 +156,26 @@ class PassMemory {
     return works;
   }
 
-  // Of the handles behind the main thread's: made by the first product of the first backward pass, after the first loss.
+  // Of the handles behind the main thread's: made in the first iteration by the first product of the first backward pass, after the first
+  // loss.
   void autograd_handle() {
     const StepRequest& request = context_.request;
     const std::int64_t others = std::max(0, request.framework.blas_handles - 1);
     const Bytes size = request.workspaces.blas_handle * others;
     const std::optional<std::int32_t> pass = first_pass(PassKind::kBackward, kAnyChunk);
-    if (size.value == 0 || !pass) return;
+    const std::int32_t op = pass ? first_product(*pass) : -1;
+    if (first_iteration() && op < 0) return;
+    const StorageId handle = add(kAutogradWorkspace, Role::kWorkspace, size, !first_iteration(), true);
+    if (op >= 0) made_by(handle, *pass, op);
+  }
+
+  // -1: the pass has none.
+  std::int32_t first_product(std::int32_t pass) const {
     const std::set<WorkId> works = products();
-    std::int32_t op = begin(*pass);
-    while (op < end(*pass) && !works.contains(script(*pass).ops[at(op)].work)) ++op;
-    if (op == end(*pass)) return;
-    made_by(add("cuBLAS workspace of autograd's thread", Role::kWorkspace, size, false, true), *pass, op);
+    for (std::int32_t op = begin(pass); op < end(pass); ++op) {
+      if (works.contains(script(pass).ops[at(op)].work)) return op;
+    }
+    return -1;
   }
 
   void global_buffer_of(std::int32_t first) {
@@ -216,12 +224,11 @@ std::vector<std::vector<ResidentWorkspace>> library_workspaces(const StepMemoryC
   const StepRequest& request = context.request;
   const FrameworkPreset& framework = request.framework;
   const bool first = request.training.iteration == IterationKind::kFirst;
-  const std::int64_t handles = first ? std::min(1, framework.blas_handles) : framework.blas_handles;
   constexpr std::int64_t kGroupedStreams = 4;  // TransformerEngine@d0067d0d cpp_extensions/gemm.py:59-65 get_num_cublas_streams
   std::vector<std::vector<ResidentWorkspace>> workspaces;
   for (std::int32_t stage = 0; stage < context.stages.stages; ++stage) {
     std::vector<ResidentWorkspace>& each = workspaces.emplace_back();
-    each.push_back({"cuBLAS workspaces", request.workspaces.blas_handle * handles});
+    each.push_back({"cuBLAS workspace", request.workspaces.blas_handle * std::min(1, framework.blas_handles)});
     if (framework.engine_workspace) {
       each.push_back({"Transformer Engine workspace", request.workspaces.engine});
       const std::int64_t grouped = has_experts(context, stage) && framework.groups_expert_products ? kGroupedStreams : 0;

@@ -12,6 +12,9 @@
 
 namespace stepsim {
 
+// The workspace of autograd's cuBLAS handles, born in the first iteration.
+inline constexpr const char* kAutogradWorkspace = "cuBLAS workspace of autograd's thread";
+
 // What the memory of a step is made from. `chunks`, `scripts` and `passes` by stage.
 struct StepMemoryContext {
   const StepRequest& request;  // everything decided

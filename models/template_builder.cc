@@ -275,7 +275,7 @@ Weight TemplateBuilder::matrix(const std::string& name, std::vector<std::int64_t
   const Weight matrix = weight(name, std::move(shape), expert);
   const std::int64_t elements = product(context_.model.name, name, slot(matrix.value).shape);
   const bool frozen = matrix.gradient == kNoSlot;
-  if (frozen && training.trainable.base_bits == 4) {
+  if (frozen && low && training.trainable.base_bits == 4) {  // heads and routers stay: bitsandbytes leaves out lm_head
     Slot& kept = slots_[at(matrix.value)];
     frozen_bytes_ -= kept.size;
     kept.size = nf4_bytes(elements);

@@ -101,6 +101,19 @@ bool trains_layers(const TrainableMask& mask) {
   return mask.trains_all() || mask.targets != std::vector<std::string>{"head"};
 }
 
+void check_lora_targets(const TrainableMask& mask, const std::vector<std::string>& linears) {
+  if (mask.kind != TrainableMask::Kind::kLora) return;
+  TrainableMask one = mask;
+  for (const std::string& target : mask.targets) {
+    one.targets = {target};
+    if (std::any_of(linears.begin(), linears.end(), [&one](const std::string& linear) { return names_linear(one, linear); })) continue;
+    throw InputError({"--trainable"},
+                     "found target \"" + target +
+                         "\", wanted a linear layer that this model has under this framework (query, key and value are one, "
+                         "qkv, where the framework makes them by one product)");
+  }
+}
+
 void check_trainable(const TrainableMask& mask) {
   if (mask.trains_all()) return;
   const bool lora = mask.kind == TrainableMask::Kind::kLora;

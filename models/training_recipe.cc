@@ -98,7 +98,8 @@ static void check_expert_ranks(const ModelSpec& model, const ParallelLayout& par
   const std::int64_t of_stage = std::int64_t{parallel.tensor} * parallel.context * parallel.data;
   if (of_stage % (tensor * parallel.expert) != 0) {
     refuse("--ep", ep + " x expert_tp " + std::to_string(tensor),
-           "a divisor of the " + std::to_string(of_stage) + " ranks of a stage (tp x cp x dp)");
+           "a divisor of the " + std::to_string(of_stage) + " ranks of a stage (tp x cp x dp)" +
+               (parallel.expert_tensor == 0 && tensor > 1 ? "; --set parallel.expert_tp=1 keeps experts whole" : ""));
   }
   if (parallel.tensor > 1 && !parallel.sequence_parallel) {
     refuse("--tp", std::to_string(parallel.tensor) + " with experts", "1, or --sequence-parallel: else each rank routes every token");
@@ -181,6 +182,10 @@ static void check_gradient_dtypes(const TrainingRecipe& training, const Parallel
 static void check_sharding(const ParallelLayout& parallel) {
   const std::string zero = std::to_string(parallel.zero);
   if (parallel.zero < 0 || parallel.zero > 3) refuse("--zero", zero, "0, 1, 2 or 3");
+  if (parallel.zero >= 2 && parallel.replicas() == 1 && parallel.expert_replicas() > 1) {
+    refuse("--zero", zero + " with --dp 1 and experts that " + std::to_string(parallel.expert_replicas()) + " ranks share",
+           "0 or 1: sharding of the experts alone is not built");
+  }
   if (parallel.zero >= 2 && parallel.pipeline > 1) {
     // DeepSpeed's pipeline engine asserts it for both; torchtitan's FSDP under pipelines keeps weights gathered over passes.
     refuse("--zero", zero + " with --pp " + std::to_string(parallel.pipeline),

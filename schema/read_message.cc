@@ -176,7 +176,8 @@ void read_message(std::string_view text, const std::string& file, pb::Message& m
   constexpr std::string_view kMark = "\xEF\xBB\xBF";
   if (text.substr(0, kMark.size()) == kMark) text.remove_prefix(kMark.size());
   const std::size_t first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string_view::npos && file.ends_with(".json")) throw InputError({file}, "found an empty file, wanted a JSON object");
+  if (first == std::string_view::npos && file.ends_with(".json"))
+    throw InputError({file, 1, 1}, "found an empty file, wanted a JSON object");
   if (first != std::string_view::npos && text[first] == '{') return read_json(text, file, message);
   if (text.size() > static_cast<std::size_t>(std::numeric_limits<int>::max()))
     throw InputError({file}, "found more than 2 GiB, wanted less");

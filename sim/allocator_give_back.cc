@@ -23,7 +23,7 @@ void CachingAllocator::give_back_cached() {
 }
 
 void CachingAllocator::give_back_pool(Pool& pool) {
-  const std::vector<Key> free(pool.free.begin(), pool.free.end());
+  const std::vector<Key> free = pool.free.all();
   for (const Key& key : free) {
     const Block& block = at(key.block);
     if (block.expandable) {
@@ -77,13 +77,14 @@ bool CachingAllocator::give_back_oversize(Bytes size, std::int32_t stream) {
   const std::int64_t limit = settings_.max_split_size->value;
   const std::int64_t wanted = std::max(size.value, limit);
   const Keys& free = pool(is_small_block(size), stream).free;
-  const auto enough = free.lower_bound(Key{.size = wanted});
+  const Keys::Place enough = free.lower_bound(Key{.size = wanted});
   // In expandable segments nothing is kept whole.
   if (settings_.expandable_segments) return false;
-  if (enough != free.end()) {
-    const Block& block = at(enough->block);
+  if (!(enough == free.end())) {
+    const std::int32_t index = free.at(enough).block;
+    const Block& block = at(index);
     if (block.previous >= 0 || block.next >= 0) return false;
-    give_back_segment(enough->block);
+    give_back_segment(index);
     return true;
   }
   std::int64_t given = 0;
@@ -105,7 +106,7 @@ void CachingAllocator::collect_old() {
   std::vector<std::int32_t> whole;
   double age = 0;
   for (std::size_t i = 1; i < pools_.size(); i += 2) {
-    for (const Key& key : pools_[i].free) {
+    for (const Key& key : pools_[i].free.all()) {
       const Block& block = at(key.block);
       if (block.previous >= 0 || block.next >= 0 || block.expandable) continue;
       whole.push_back(key.block);

@@ -20,30 +20,75 @@ CachingAllocator::Pool& CachingAllocator::pool(bool small, std::int32_t stream) 
   return pools_[index];
 }
 
-std::vector<CachingAllocator::Key>::const_iterator CachingAllocator::Keys::lower_bound(const Key& key) const {
-  return std::lower_bound(keys_.begin(), keys_.end(), key);
+std::size_t CachingAllocator::Keys::chunk_of(const Key& key) const {
+  const auto chunk =
+      std::partition_point(chunks_.begin(), chunks_.end(), [&key](const std::vector<Key>& each) { return each.back() < key; });
+  return static_cast<std::size_t>(chunk - chunks_.begin());
 }
 
-void CachingAllocator::Keys::insert(const Key& key) { keys_.insert(lower_bound(key), key); }
-
-std::size_t CachingAllocator::Keys::place_of(const Key& key) const {
-  const auto place = lower_bound(key);
-  STEPSIM_CHECK(place != keys_.end());
-  STEPSIM_CHECK(place->block == key.block);
-  return static_cast<std::size_t>(place - keys_.begin());
+CachingAllocator::Keys::Place CachingAllocator::Keys::lower_bound(const Key& key) const {
+  const std::size_t chunk = chunk_of(key);
+  if (chunk == chunks_.size()) return end();
+  const std::vector<Key>& keys = chunks_[chunk];
+  return {chunk, static_cast<std::size_t>(std::lower_bound(keys.begin(), keys.end(), key) - keys.begin())};
 }
 
-void CachingAllocator::Keys::replace_at(std::size_t place, const Key& by) {
-  const auto old = keys_.begin() + static_cast<std::ptrdiff_t>(place);
-  if (by < *old) {
-    const auto target = std::lower_bound(keys_.begin(), old, by);
+CachingAllocator::Keys::Place CachingAllocator::Keys::next(const Place& place) const {
+  return place.index + 1 < chunks_[place.chunk].size() ? Place{place.chunk, place.index + 1} : Place{place.chunk + 1, 0};
+}
+
+CachingAllocator::Keys::Place CachingAllocator::Keys::place_of(const Key& key) const {
+  const Place place = lower_bound(key);
+  STEPSIM_CHECK(!(place == end()));
+  STEPSIM_CHECK(at(place).block == key.block);
+  return place;
+}
+
+void CachingAllocator::Keys::insert(const Key& key) {
+  ++size_;
+  if (chunks_.empty()) {
+    chunks_.push_back({key});
+    return;
+  }
+  const std::size_t chunk = std::min(chunk_of(key), chunks_.size() - 1);
+  std::vector<Key>& keys = chunks_[chunk];
+  keys.insert(std::lower_bound(keys.begin(), keys.end(), key), key);
+  if (keys.size() <= kMost) return;
+  const auto middle = keys.begin() + static_cast<std::ptrdiff_t>(keys.size() / 2);
+  std::vector<Key> behind(middle, keys.end());
+  keys.erase(middle, keys.end());
+  chunks_.insert(chunks_.begin() + static_cast<std::ptrdiff_t>(chunk) + 1, std::move(behind));
+}
+
+void CachingAllocator::Keys::erase_at(const Place& place) {
+  --size_;
+  std::vector<Key>& keys = chunks_[place.chunk];
+  keys.erase(keys.begin() + static_cast<std::ptrdiff_t>(place.index));
+  if (keys.empty()) chunks_.erase(chunks_.begin() + static_cast<std::ptrdiff_t>(place.chunk));
+}
+
+// Within its chunk only what lies between the two places moves.
+void CachingAllocator::Keys::replace_at(const Place& place, const Key& by) {
+  std::vector<Key>& keys = chunks_[place.chunk];
+  const auto old = keys.begin() + static_cast<std::ptrdiff_t>(place.index);
+  if (by < keys.front() || keys.back() < by) {
+    erase_at(place);
+    insert(by);
+  } else if (by < *old) {
+    const auto target = std::lower_bound(keys.begin(), old, by);
     std::move_backward(target, old, old + 1);
     *target = by;
   } else {
-    const auto target = std::lower_bound(old + 1, keys_.end(), by);
+    const auto target = std::lower_bound(old + 1, keys.end(), by);
     std::move(old + 1, target, old);
     *(target - 1) = by;
   }
+}
+
+std::vector<CachingAllocator::Key> CachingAllocator::Keys::all() const {
+  std::vector<Key> keys;
+  for (const std::vector<Key>& chunk : chunks_) keys.insert(keys.end(), chunk.begin(), chunk.end());
+  return keys;
 }
 
 CachingAllocator::Key CachingAllocator::key_of(const Block& block, std::int32_t index) {
@@ -80,27 +125,29 @@ std::int32_t CachingAllocator::cached_block(Bytes size, std::int32_t stream) {
   const bool small = is_small_block(size);
   if (!small) ++large_claims_;
   Keys& free = pool(small, stream).free;
-  auto best = free.lower_bound(Key{.size = size.value});
+  Keys::Place best = free.lower_bound(Key{.size = size.value});
   if (best == free.end()) return -1;
   if (settings_.expandable_segments) {
     const auto could_be = [this](std::int32_t index) {
       const std::int32_t next = at(index).next;
       return at(index).size + (next >= 0 && at(next).state == State::kUnmapped ? at(next).size : 0);
     };
-    for (auto next = std::next(best); next != free.end() && could_be(next->block) < could_be(best->block); ++next) best = next;
+    for (Keys::Place next = free.next(best); !(next == free.end()); next = free.next(next)) {
+      if (could_be(free.at(next).block) >= could_be(free.at(best).block)) break;
+      best = next;
+    }
   }
-  const std::int32_t index = best->block;
+  const std::int32_t index = free.at(best).block;
   if (!may_serve(settings_, Bytes(at(index).size), size)) return -1;
-  const auto place = static_cast<std::size_t>(best - free.begin());
   use_.unusable -= Bytes(unusable_of(at(index)));
   if (!splits(settings_, Bytes(at(index).size), size)) {
-    free.erase_at(place);
+    free.erase_at(best);
     return index;
   }
   const std::int32_t rest = cut(index, size.value, State::kFree);
   at(rest).freed_at = large_claims_;
   use_.unusable += Bytes(unusable_of(at(rest)));
-  free.replace_at(place, key_of(at(rest), rest));
+  free.replace_at(best, key_of(at(rest), rest));
   return index;
 }
 
@@ -135,7 +182,7 @@ std::int32_t CachingAllocator::growth_place(Bytes size, std::int32_t stream) {
   const auto usable = [this](std::int32_t index) {
     return index >= 0 && (at(index).state == State::kFree || at(index).state == State::kUnmapped);
   };
-  for (const Key& hole : pool(small, stream).holes) {
+  for (const Key& hole : pool(small, stream).holes.all()) {
     const std::int32_t before = at(hole.block).previous;
     const std::int32_t first = usable(before) ? before : hole.block;
     std::int64_t room = 0;
@@ -208,7 +255,7 @@ void CachingAllocator::return_to_pool(std::int32_t index) {
   if (other < 0) return list(index);
   // Its place in the list is the merged block's, but for what lies between the two sizes.
   Keys& free = pool_of(block).free;
-  const std::size_t place = free.place_of(key_of(at(other), other));
+  const Keys::Place place = free.place_of(key_of(at(other), other));
   use_.unusable -= Bytes(unusable_of(at(other)));
   join(index, other);
   block.freed_at = large_claims_;

@@ -74,23 +74,33 @@ class CachingAllocator {
       return a.segment != b.segment ? a.segment < b.segment : a.offset < b.offset;
     }
   };
-  // Sorted. Pools hold few free blocks at a time, so that moving those behind a place costs less than the nodes of a tree.
+  // Sorted, in chunks: most pools have one, and moving a part of it costs less than the nodes of a tree; steps of 10^5 layers have many.
   class Keys {
    public:
+    struct Place {
+      std::size_t chunk = 0, index = 0;
+      friend bool operator==(const Place&, const Place&) = default;
+    };
     void insert(const Key& key);
     void erase(const Key& key) { erase_at(place_of(key)); }
-    void erase_at(std::size_t place) { keys_.erase(keys_.begin() + static_cast<std::ptrdiff_t>(place)); }
-    void replace_at(std::size_t place, const Key& by);  // moves only what lies between the two
-    std::size_t place_of(const Key& key) const;         // of one that is there
-    std::vector<Key>::const_iterator lower_bound(const Key& key) const;
-    std::vector<Key>::const_iterator begin() const { return keys_.begin(); }
-    std::vector<Key>::const_iterator end() const { return keys_.end(); }
-    bool empty() const { return keys_.empty(); }
-    std::size_t size() const { return keys_.size(); }
-    const Key& largest() const { return keys_.back(); }
+    void erase_at(const Place& place);
+    void replace_at(const Place& place, const Key& by);
+    Place place_of(const Key& key) const;  // of one that is there
+    Place lower_bound(const Key& key) const;
+    Place next(const Place& place) const;
+    Place end() const { return {chunks_.size(), 0}; }
+    const Key& at(const Place& place) const { return chunks_[place.chunk][place.index]; }
+    bool empty() const { return size_ == 0; }
+    std::size_t size() const { return size_; }
+    const Key& largest() const { return chunks_.back().back(); }
+    std::vector<Key> all() const;
 
    private:
-    std::vector<Key> keys_;
+    static constexpr std::size_t kMost = 512;
+    std::size_t chunk_of(const Key& key) const;  // the first whose last key is not before it
+
+    std::vector<std::vector<Key>> chunks_;  // none is empty
+    std::size_t size_ = 0;
   };
   struct Pool {  // of one stream and size class
     Keys free;

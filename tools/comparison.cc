@@ -72,7 +72,7 @@ std::vector<ComparedFigure> figures_of_step(const Job& job, const StepRun& run, 
   figures.bytes("saved_activations_peak_bytes", "saved activations", saved);
   figures.bytes("host_peak_bytes", "host peak", memory.host_peak);
   const DeviceMemory* const tightest = run.run.tightest();
-  figures.add("margin_bytes", "free", FigureUnit::kBytes,
+  figures.add("margin_bytes", "card less peak", FigureUnit::kBytes,
               tightest == nullptr ? std::nullopt : std::optional(static_cast<double>(*tightest->margin())));
   return figures.take();
 }

@@ -46,7 +46,7 @@ std::string difference_text(const ComparedFigure& base, const ComparedFigure& ot
   const double difference = *other.value - *base.value;
   if (difference == 0) return "0";
   std::string text = fmt::format("{:+.2f}", difference * shown(base.unit).per_unit);
-  if (base.unit != FigureUnit::kFraction && *base.value != 0) text += fmt::format(" ({:+.1f} %)", 100 * difference / *base.value);
+  if (base.unit != FigureUnit::kFraction && *base.value > 0) text += fmt::format(" ({:+.1f} %)", 100 * difference / *base.value);
   return text;
 }
 

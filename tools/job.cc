@@ -6,6 +6,7 @@
 #include <charconv>
 #include <filesystem>
 
+#include "models/low_precision.h"
 #include "models/offload_presets.h"
 #include "models/resident_storages.h"
 #include "models/step_builder.h"
@@ -26,16 +27,9 @@ namespace stepsim {
 std::string framework_label(const FrameworkPreset& framework) { return framework.name + "@" + framework.version; }
 
 DType product_dtype(Precision precision) {
-  switch (precision) {
-    case Precision::kFp8:
-      return DType::kFp8;
-    case Precision::kMxFp8:
-      return DType::kMxFp8;
-    case Precision::kNvFp4:
-      return DType::kNvFp4;
-    default:
-      return compute_dtype(precision);
-  }
+  TrainingRecipe recipe;
+  recipe.precision = precision;
+  return product_dtype(recipe);
 }
 
 InputError at_source(const JobEntries& entries, const InputError& error) {
@@ -83,6 +77,9 @@ static void resolve_model(JobValues& values, Job& job) {
   job.model = load_model(values.required("model.name", "a catalog name (`stepsim list models`), a .textproto or a config.json"));
   const ModelSpec whole = job.model;
   job.model.layers = values.whole("model.layers", whole.layers, "of the model", 1, kUnbounded);
+  if (whole.encoder_layers > 0 && job.model.layers < 2) {
+    values.fail("model.layers", fmt::format("found {}, wanted 2 or more of {}, an encoder and a decoder", job.model.layers, whole.name));
+  }
   if (whole.encoder_layers > 0 && job.model.layers != whole.layers && job.model.layers <= kMostSequences) {
     job.model.encoder_layers = whole.encoder_layers * job.model.layers / whole.layers;  // encoder and decoder are cut alike
   }
@@ -185,6 +182,8 @@ static Job resolved(const JobEntries& entries) {
   resolve_model(values, job);
   resolve_framework(values, job);
   resolve_hardware(values, entries, job);
+  // FlashAttention-3 is for Hopper (Dao-AILab/flash-attention README, "FlashAttention-3 beta release: optimized for Hopper GPUs").
+  if (job.gpu.compute_capability != 90) job.framework.flash_version = 2;
   resolve_training(values, job);
   resolve_stack(values, job);
   resolve_profile(values, job);
@@ -198,6 +197,12 @@ static Job resolved(const JobEntries& entries) {
   job.training.fp8_reads_one_layout = job.gpu.compute_capability < 100;  // Blackwell reads either (accuracy.md C.3)
   check_layout(job.model, job.training, job.parallel);
   peak(job.gpu, product_dtype(job.training.precision));  // refuses a dtype that the machine has not
+  const bool older = job.gpu.compute_capability > 0 && job.gpu.compute_capability < 100;
+  if (older && job.training.precision == Precision::kMxFp8) {
+    // Transformer Engine quantization.py check_mxfp8_support: compute capability 10.0 and higher.
+    values.fail("training.precision",
+                fmt::format("found mxfp8, wanted fp8 or wider on {}: products of MXFP8 need Blackwell", job.gpu.name));
+  }
   job.values = values.values();
   job.warnings = idle_settings(job);
   job.files = entries.files;

@@ -116,6 +116,7 @@ LargestFit largest_fit(Growable what, const JobInput& input, const Job& job) {
       const StepRun run = run_step(other);
       if (run.allocation.replayed()) trial.reserved = reserved_peak(run.allocation.devices[run.allocation.fullest]);
       trial.fits = !run.run.result.out_of_memory && run.allocation.fit <= CardFit::kTight;
+      trial.by_retries = !run.run.result.out_of_memory && run.allocation.fit == CardFit::kRetries;
       trial.step = run.run.result.end;
     } catch (const InputError& error) {
       trial.refused = error.what();
@@ -139,8 +140,10 @@ std::string largest_fit_text(const LargestFit& fit) {
                        print_duration(best.step));
   }
   if (next != nullptr) {
-    text += next->refused.empty() ? fmt::format("; {} does not ({:.2f} GiB)", next->size, gib(next->reserved))
-                                  : fmt::format("; {} is refused: {}", next->size, next->refused);
+    const std::string ends = next->by_retries ? "fits only by giving the allocator's cache back amid the step"
+                                              : fmt::format("does not ({:.2f} GiB)", gib(next->reserved));
+    text +=
+        next->refused.empty() ? fmt::format("; {} {}", next->size, ends) : fmt::format("; {} is refused: {}", next->size, next->refused);
   }
   if (fit.gaps) text += "; a smaller one does not fit: its memory is not monotone";
   return text;

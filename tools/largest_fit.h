@@ -18,8 +18,9 @@ Growable growable(const std::string& text);
 struct SizeTrial {
   std::int64_t size = 0;
   bool fits = false;
-  std::string refused{};  // by the job or the builder, which counts as not fitting; "": it was simulated
-  Bytes reserved{};       // of the fullest card
+  bool by_retries = false;  // only by giving the allocator's cache back amid the step: not counted as fitting
+  std::string refused{};    // by the job or the builder, which counts as not fitting; "": it was simulated
+  Bytes reserved{};         // of the fullest card
   Duration step{};
 };
 

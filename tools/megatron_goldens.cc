@@ -79,6 +79,7 @@ std::vector<GoldenRow> golden_rows(const CsvTable& table) {
       if (!is_measured(table.head[column])) values.try_emplace(table.head[column], row.cells[column]);
     }
     rows.push_back({.row = i,
+                    .configured = config != configs.end(),
                     .run = {name, row.cells[golden], MegatronArguments(values, {table.file, row.line, 1})},
                     .first_peak = measured(table, row, "mem_max_first"),
                     .second_peak = measured(table, row, "mem_max_second"),

@@ -12,7 +12,8 @@
 namespace stepsim {
 
 struct GoldenRow {
-  std::size_t row = 0;  // index into CsvTable::rows
+  std::size_t row = 0;      // index into CsvTable::rows
+  bool configured = false;  // its case is in the file of arguments; else they are what the columns say
   MegatronRun run;
   // Bytes; none: not measured.
   std::optional<double> first_peak{}, second_peak{}, last_peak{}, last_allocated{};

@@ -71,7 +71,9 @@ PublishedComparison compare_memory(const CsvTable& table) {
   comparison.quantity = "peak bytes allocated (mem_max_second; fp16: mem_max_last)";
   StageMemories memories;
   std::map<std::string, std::size_t> unknown;
+  std::size_t columns_alone = 0;
   for (const GoldenRow& golden : golden_rows(table)) {
+    columns_alone += golden.configured ? 0 : 1;
     const std::string reason = golden.peak() ? reason_to_skip(golden.run) : "no peak is measured";
     const std::optional<StageMemory> memory = reason.empty() ? memories.of(golden.run) : std::nullopt;
     if (!memory) {
@@ -86,6 +88,12 @@ PublishedComparison compare_memory(const CsvTable& table) {
     comparison.labels["group"].push_back(run_group(golden.run));
     comparison.labels["size"].push_back(size_label(golden.run));
     for (const std::string& flag : unknown_flags(golden.run.arguments)) ++unknown[flag];
+  }
+  if (columns_alone > 0) {
+    comparison.notes.push_back(
+        fmt::format("{} rows have no arguments in megatron_golden_configs.json beside the table: their columns alone "
+                    "are read, all else is Megatron-LM's default",
+                    columns_alone));
   }
   note_unknown(unknown, comparison);
   return comparison;

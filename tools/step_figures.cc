@@ -35,7 +35,7 @@ StepFigures figures_with(const Job& job, const StepRun& run, const PlacementPoli
   StepRequest request = step_request(job);
   request.placement = policy;
   BuiltStep step = build_step(request);
-  const std::vector<StorageId> born = optimizer_moments(step.graph);
+  const std::vector<StorageId> born = first_born(step.graph);
   const GraphRun other = run_built(job, step, run.run.machine, *run.costs);
   return figures_of(other, step_memory(job, step.graph, other, born));
 }

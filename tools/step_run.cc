@@ -7,6 +7,8 @@
 #include <map>
 
 #include "models/placement_plan.h"
+#include "models/resident_storages.h"
+#include "models/step_memory.h"
 #include "sim/check.h"
 #include "tools/latency_hiding.h"
 
@@ -27,13 +29,15 @@ StepRequest step_request(const Job& job) {
           .workspaces = {.blas_handle = job.gpu.blas_workspace, .engine = job.gpu.engine_workspace}};
 }
 
-std::vector<StorageId> optimizer_moments(const OpGraph& graph) {
-  std::vector<StorageId> moments;
+std::vector<StorageId> first_born(const OpGraph& graph) {
+  std::vector<StorageId> born;
   for (std::size_t i = 0; i < graph.storages().size(); ++i) {
     const Storage& storage = graph.storages()[i];
-    if (storage.live_at_start && graph.label(storage.name) == "optimizer moments") moments.push_back({static_cast<std::int32_t>(i)});
+    const std::string_view name = graph.label(storage.name);
+    const bool late = name == kOptimizerMoments || name == kAutogradWorkspace;
+    if (storage.live_at_start && late) born.push_back({static_cast<std::int32_t>(i)});
   }
-  return moments;
+  return born;
 }
 
 static void fill_memory(const Job& job, StepRun& run) {
@@ -68,13 +72,42 @@ static Rerun rerun_of(const Job& job, const StageLayout& stages) {
   return sum;
 }
 
+// Arithmetic of one micro-batch's products, forward and backward.
+static double arithmetic_of(const Job& job, const TrainingRecipe& training) {
+  const StepTemplates templates = step_templates({job.model, training, job.parallel, job.framework});
+  const auto sum = [](const LayerTemplate& layer) {
+    double flops = 0;
+    for (const auto* ops : {&layer.forward, &layer.backward}) {
+      for (const TemplateOp& op : *ops) flops += arithmetic(op.work).value;
+    }
+    return flops;
+  };
+  const LayerStack stack = layer_stack(templates, job.model.layers);
+  const std::vector<std::int64_t> layers = stack.layers_of_kinds();
+  double flops = sum(templates.embedding) + sum(templates.head);
+  for (std::int32_t kind = 0; kind < stack.kinds(); ++kind) {
+    flops += sum(stack.kind(kind)) * static_cast<double>(layers[static_cast<std::size_t>(kind)]);
+  }
+  return flops;
+}
+
+// Conventions count a step that trains everything. Of one that does not, the share of products that it runs.
+static double share_of_products(const Job& job) {
+  if (job.training.trainable.trains_all()) return 1;
+  TrainingRecipe all = job.training;
+  all.trainable = {};
+  return arithmetic_of(job, job.training) / arithmetic_of(job, all);
+}
+
 static std::vector<ConventionFlops> step_flops_of(const Job& job, const StepRun& run) {
+  const double share = share_of_products(job);
   const Rerun rerun = rerun_of(job, run.step.stages);
   const std::int64_t vocab = padded_vocab(job.model.vocab, job.framework.vocab_multiple, job.parallel.tensor);
   const double available = run.step_time_s() * static_cast<double>(job.gpus) * run.peak_rate.value;  // FLOPs of all GPUs at peak
   std::vector<ConventionFlops> rows;
   for (const FlopsConvention convention : all_conventions()) {
     ConventionFlops row{convention, step_flops(convention, job.model, job.training, vocab, rerun)};
+    row.flops = {Flops(row.flops.model.value * share), Flops(row.flops.hardware.value * share)};
     if (!run.run.stopped && available > 0) {
       row.mfu = row.flops.model.value / available;
       row.hfu = row.flops.hardware.value / available;
@@ -106,7 +139,7 @@ static void fill(const Job& job, StepRun& run) {
     run.costs = run.profiled.get();
   }
   // The moments that the first step makes: the same ops at the same times, other claims.
-  run.born = optimizer_moments(run.step.graph);
+  run.born = first_born(run.step.graph);
   run.run = run_built(job, run.step, machine, *run.costs, run.born);
   constexpr double kLongestStep = 9e6;  // s; the simulated clock ends at 9.2e6
   if (seconds(run.run.result.end) > kLongestStep) {

@@ -51,8 +51,8 @@ struct StepRun {
 
 StepRequest step_request(const Job& job);
 
-// Adam's moments, which the first step makes.
-std::vector<StorageId> optimizer_moments(const OpGraph& graph);
+// Residents that the first iteration makes: optimizer moments, the workspace of autograd's BLAS handle.
+std::vector<StorageId> first_born(const OpGraph& graph);
 
 // A step of the job on a machine. Where a compiler places the job's copies (OffloadSchedule::order) they are moved there first, and memory
 // follows the schedule, also of a step without copies; else memory follows the host's launches.

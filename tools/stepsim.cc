@@ -154,7 +154,7 @@ void add_simulate(CLI::App& app, SimulateArguments& simulate) {
 void add_validate(CLI::App& app, ValidateArguments& validate) {
   CLI::App& command = *app.add_subcommand("validate", "published measurements against stepsim");
   add_text(command, "--published", validate.file, "FILE", "CSV with a head, or a JSON list of rows");
-  add_text(command, "--format", validate.format, "auto|megatron-golden|gemm|attention|collective|elementwise|pipeline|offload", "layout of the file [by its head]");
+  add_text(command, "--format", validate.format, "auto|results|megatron-golden|gemm|attention|collective|elementwise|pipeline|offload", "layout of the file [by its head]");
   add_text(command, "--by", validate.by, "COLUMN", "statistics by the values of a column");
   command.add_flag("--rows", validate.rows, "print every row");
   add_text(command, "--max-error", validate.max_error, "X",

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """cli_errors.py BINARY: bad input ends with exit code 2, one line on stderr, nothing on stdout and no file written or changed."""
 import pathlib
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -131,6 +132,13 @@ CASES = [
     ("simulate utf16.textproto OUT", "utf16.textproto: found UTF-16 text, wanted UTF-8"),
     ("validate --published rows.csv --json out.json", "rows.csv:2:1: found 4 cells, wanted 7 as in the head"),
     ("validate --published empty.csv --json out.json", "empty.csv: found no line, ..."),
+    ('run --model llama3-8b --hardware h100-sxm-80gb --sequence 1024 --pp 2 --global-batch 2 --trainable "frozen(embedding+layers)" OUT', "--trainable: found layers that no gradient passes with --pp 2, wanted --pp 1: ..."),
+    ('run --model llama3-8b --hardware h100-sxm-80gb --sequence 1024 --pp 2 --global-batch 2 --trainable "lora(r=8,targets=head)" OUT', "--trainable: found layers that no gradient passes ..."),
+    ('run --model llama3-8b --hardware h100-sxm-80gb --sequence 1024 --trainable "lora(r=16,targets=query+value)" OUT', '--trainable: found target "query", wanted a linear layer ...'),
+    ('run --model mixtral-8x7b --hardware h100-sxm-80gb --sequence 1024 --trainable "lora(r=16,targets=router)" OUT', '--trainable: found target "router", wanted a linear layer ...'),
+    ("run --model llama3-8b --hardware h100-sxm-80gb --sequence 1024 --precision mxfp8 OUT", "--precision: found mxfp8, wanted fp8 or wider on h100-sxm-80gb: ..."),
+    ("run --model mixtral-8x7b --layers 4 --hardware gb200-nvl72 --sequence 1024 --tp 4 --sequence-parallel --zero 2 --set parallel.expert_tp=1 OUT", "--zero: found 2 with --dp 1 and experts that 4 ranks share, ..."),
+    ("run --model t5-large --layers 1 --hardware h100-sxm-80gb --sequence 512 OUT", "--layers: found 1, wanted 2 or more of t5-large, ..."),
     ("validate --published table.csv --format mpt --json out.json", "--format: format mpt is not built yet, wanted results or megatron-golden or gemm or ..."),
     ("validate --backend cpu", "--backend: found a flag that is not built yet, ..."),
     ("list modles", 'list: found "modles", wanted ... did you mean "models"?'),
@@ -160,7 +168,7 @@ CASES = [
     (f"run {JOB} --model llama3-8b --check EMPTY OUT", "--check: found an empty text, wanted BASELINE.json"),
     (f"run {JOB} --model llama3-8b --must-fit= OUT", "--must-fit: found an empty text, wanted a value"),
     (f"run EMPTY {JOB} --model llama3-8b OUT", "job: found an empty text, wanted JOB"),
-    (f"run empty.json {JOB} --model llama3-8b OUT", "empty.json: found an empty file, wanted a JSON object"),
+    (f"run empty.json {JOB} --model llama3-8b OUT", "empty.json:1:1: found an empty file, wanted a JSON object"),
     (f"run {JOB} --model llama3-8b --pp 4 --rank 1 --check other_rank.json OUT", "other_rank.json: found the baseline of --rank worst, wanted one of --rank 1"),
     ("validate --published pipeline_text.json --json out.json", 'pipeline_text.json:2:45: found F "1" as a text, wanted a number'),
     ("validate --published pipeline_null.json --json out.json", "pipeline_null.json:2:15: found inflight [2,null], wanted a list of numbers such as [2,1]"),
@@ -206,7 +214,7 @@ def problem_of(binary, arguments, wanted):
     with tempfile.TemporaryDirectory() as folder:
         for name, content in FILES.items():
             pathlib.Path(folder, name).write_bytes(content)
-        words = arguments.replace("OUT", OUTPUTS if not arguments.startswith("validate") else "").split()
+        words = shlex.split(arguments.replace("OUT", OUTPUTS if not arguments.startswith("validate") else ""))
         words = ["" if word == "EMPTY" else word for word in words]
         run = subprocess.run([binary, *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
         lines = run.stderr.splitlines()

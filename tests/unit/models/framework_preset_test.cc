@@ -64,7 +64,6 @@ TEST(FrameworkPreset, EveryFieldReachesThePreset) {
       {"saves_norm_statistics", &FrameworkPreset::saves_norm_statistics},
       {"saves_softmax_statistics", &FrameworkPreset::saves_softmax_statistics},
       {"saves_dropout_masks", &FrameworkPreset::saves_dropout_masks},
-      {"shares_attention_output", &FrameworkPreset::shares_attention_output},
       {"fused_softmax", &FrameworkPreset::fused_softmax},
       {"fused_bias_activation", &FrameworkPreset::fused_bias_activation},
       {"fused_bias_dropout_add", &FrameworkPreset::fused_bias_dropout_add},
@@ -90,6 +89,7 @@ TEST(FrameworkPreset, EveryFieldReachesThePreset) {
     EXPECT_TRUE(load_framework("megatron-core@2025").*field) << name;
     EXPECT_FALSE(parse_framework(core_with(name + ": true", name + ": false"), "f").*field) << name;
   }
+  EXPECT_TRUE(parse_framework(core_with("shares_attention_output: false", "shares_attention_output: true"), "f").shares_attention_output);
   EXPECT_TRUE(parse_framework(core_with("stops_after_last_saved: false", "stops_after_last_saved: true"), "f").stops_after_last_saved);
   EXPECT_EQ(parse_framework(core_with("flash_version: 3", "flash_version: 2"), "f").flash_version, 2);
   EXPECT_EQ(parse_framework(core_with("gradient_bits: 32", "gradient_bits: 16"), "f").gradient_bits, 16);

@@ -61,11 +61,12 @@ TEST(StepMemory, ResidentsAreThoseOfTheExactCheck) {
 // The second handle is autograd's: made by the first matrix product of the first backward pass, behind the loss and its gradient.
 TEST(StepMemory, AutogradsHandleIsBornInTheFirstBackwardPass) {
   StepRequest request = functional_test();
-  EXPECT_EQ(bytes_named(build_step(request).graph, "cuBLAS workspaces"), 64 * kMiB);
+  EXPECT_EQ(bytes_named(build_step(request).graph, "cuBLAS workspace"), 32 * kMiB);
+  EXPECT_EQ(bytes_named(build_step(request).graph, kAutogradWorkspace), 32 * kMiB);
   request.training.iteration = IterationKind::kFirst;
   const BuiltStep built = build_step(request);
-  EXPECT_EQ(bytes_named(built.graph, "cuBLAS workspaces"), 32 * kMiB);
-  const std::vector<StorageId> second = storages_of(built.graph, "cuBLAS workspace of autograd's thread");
+  EXPECT_EQ(bytes_named(built.graph, "cuBLAS workspace"), 32 * kMiB);
+  const std::vector<StorageId> second = storages_of(built.graph, kAutogradWorkspace);
   ASSERT_THAT(second, SizeIs(1));
   EXPECT_EQ(storage_of(built.graph, second.front()).size.value, 32 * kMiB);
   const Life life = life_of(built.graph, run_step(built), second.front());
@@ -77,9 +78,10 @@ TEST(StepMemory, AutogradsHandleIsBornInTheFirstBackwardPass) {
 TEST(StepMemory, AFrameworkWithoutHandlesHasNone) {
   StepRequest request = small_request(2);
   request.workspaces = {.blas_handle = Bytes(100), .engine = Bytes(10)};
-  EXPECT_EQ(bytes_named(build_step(request, small_templates()).graph, "cuBLAS workspaces"), 0);
+  EXPECT_EQ(bytes_named(build_step(request, small_templates()).graph, "cuBLAS workspace"), 0);
   request.framework.blas_handles = 2;
-  EXPECT_EQ(bytes_named(build_step(request, small_templates()).graph, "cuBLAS workspaces"), 200);
+  EXPECT_EQ(bytes_named(build_step(request, small_templates()).graph, "cuBLAS workspace"), 100);
+  EXPECT_EQ(bytes_named(build_step(request, small_templates()).graph, kAutogradWorkspace), 100);
   EXPECT_EQ(bytes_named(build_step(request, small_templates()).graph, "Transformer Engine workspace"), 0);
   request.framework.engine_workspace = true;
   const BuiltStep built = build_step(request, small_templates());

@@ -236,7 +236,8 @@ TEST(TrainingRecipe, ExpertsDivideOverTheirRanks) {
     return error_of(model, training, parallel);
   };
   EXPECT_EQ(with({.tensor = 2, .expert = 8, .data = 4}),
-            "--ep: found 8 x expert_tp 2, wanted a divisor of the 8 ranks of a stage (tp x cp x dp)");
+            "--ep: found 8 x expert_tp 2, wanted a divisor of the 8 ranks of a stage (tp x cp x dp); --set parallel.expert_tp=1 keeps "
+            "experts whole");
   EXPECT_EQ(with({.tensor = 2, .expert = 8, .expert_tensor = 1, .data = 4}), "");
   EXPECT_EQ(with({.context = 2, .expert = 8, .data = 4}), "");
   EXPECT_EQ(with({.expert = 3, .data = 8}), "--ep: found 3, wanted a divisor of the 128 experts");

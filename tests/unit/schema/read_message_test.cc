@@ -56,7 +56,7 @@ TEST(ReadMessage, ClearsWhatWasThere) {
 TEST(ReadMessage, AJsonFileHasText) {
   Example message;
   for (const char* const text : {"", " \n\t"}) {
-    EXPECT_EQ(stepsim::error_of([&] { read_message(text, "f.json", message); }), "f.json: found an empty file, wanted a JSON object");
+    EXPECT_EQ(stepsim::error_of([&] { read_message(text, "f.json", message); }), "f.json:1:1: found an empty file, wanted a JSON object");
     EXPECT_EQ(stepsim::error_of([&] { read_message(text, "f.textproto", message); }), "");
   }
 }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 namespace stepsim {
 
 constexpr std::int64_t kMebi = std::int64_t{1} << 20;
@@ -48,6 +50,39 @@ TEST(CachingAllocator, TakesTheSmallestBlockThatFits) {
   claimed(allocator, 35);
   EXPECT_EQ(allocator.use().unusable.value, (5 + 5) * kMebi);
   EXPECT_EQ(allocator.use().reserved.value, 90 * kMebi);
+}
+
+// More free blocks than a chunk of their list holds, claimed, cut and freed in orders that are not theirs.
+TEST(CachingAllocator, ThousandsOfFreeBlocksStayInOrder) {
+  constexpr std::int64_t kBlocks = 2003;  // a prime: multiples of 7 visit them all
+  CachingAllocator allocator{AllocatorSettings{}};
+  std::vector<CachingAllocator::Claim> claims;
+  std::int64_t sum = 0;
+  for (std::int64_t i = 0; i < kBlocks; ++i) {
+    const std::int64_t mebibytes = 2 * (10 + i * 7 % kBlocks);  // even, above 10: a segment each
+    claims.push_back(*allocator.claim(Bytes(mebibytes * kMebi), 0));
+    sum += mebibytes;
+  }
+  EXPECT_EQ(allocator.use().reserved.value, sum * kMebi);
+  for (std::int64_t i = 0; i < kBlocks; ++i) allocator.release(claims[static_cast<std::size_t>(i * 11 % kBlocks)]);
+  EXPECT_TRUE(allocator.is_consistent());
+  // Every size is there exactly once: the best fit of each is its own, whole.
+  for (std::int64_t i = 0; i < kBlocks; ++i) {
+    const std::int64_t mebibytes = 2 * (10 + i * 13 % kBlocks);
+    claims[static_cast<std::size_t>(i)] = *allocator.claim(Bytes(mebibytes * kMebi), 0);
+    EXPECT_EQ(allocator.use().unusable.value, 0) << mebibytes;
+  }
+  EXPECT_EQ(allocator.use().reserved.value, sum * kMebi);
+  // Half of them go and come back smaller: what is cut off stays.
+  for (std::int64_t i = 0; i < kBlocks; i += 2) allocator.release(claims[static_cast<std::size_t>(i)]);
+  std::int64_t cut = 0;
+  for (std::int64_t i = 0; i < kBlocks; i += 2) {
+    allocator.claim(Bytes((2 * (10 + i * 13 % kBlocks) - 3) * kMebi), 0);
+    ++cut;
+  }
+  EXPECT_GT(cut, 1000);
+  EXPECT_EQ(allocator.use().reserved.value, sum * kMebi);
+  EXPECT_TRUE(allocator.is_consistent());
 }
 
 TEST(CachingAllocator, NeighboursGrowTogether) {

