@@ -145,10 +145,7 @@ SlotIndex qk_norm_backward(TemplateBuilder& builder, const AttentionBlock& block
                   .updates = {block.query_norm.gradient, block.key_norm.gradient},
                   .holds = {},
                   .kernel = MemoryKernel::kNorm};
-  for (const Weight& bias : {block.query_norm_bias, block.key_norm_bias}) {
-    if (bias.present()) pass.updates.push_back(bias.gradient);
-  }
-  if (block.norm_statistics != kNoSlot) pass.reads.push_back(block.norm_statistics);
+  add_qk_norm_operands(block, pass);
   builder.pass(kBackward, std::move(pass));
   return mixed;
 }
@@ -207,6 +204,13 @@ void eager_rotary(TemplateBuilder& builder, KernelPass& pass, Bytes rotated) {
   pass.kernel = MemoryKernel::kUnfused;
   pass.further_reads = Bytes(rotated.value / 2 * 9);
   pass.further_writes = Bytes(rotated.value / 2 * 7);
+}
+
+void add_qk_norm_operands(const AttentionBlock& block, KernelPass& pass) {
+  for (const Weight& bias : {block.query_norm_bias, block.key_norm_bias}) {
+    if (bias.present()) pass.updates.push_back(bias.gradient);
+  }
+  if (block.norm_statistics != kNoSlot) pass.reads.push_back(block.norm_statistics);
 }
 
 }  // namespace stepsim

@@ -35,6 +35,9 @@ AttentionBlock attention_forward(TemplateBuilder&, const ColumnInput& input, con
 // reads 0.5 + 1 + 1 + 1 + 2 - 1 = 4.5, writes 0.5 + 1 + 1 + 1 + 1 - 1 = 3.5 of q and k.
 void eager_rotary(TemplateBuilder&, KernelPass& pass, Bytes rotated);
 
+// Adds to the backward pass of the norms of q and k what not every model or framework has: gradients of biases, saved statistics.
+void add_qk_norm_operands(const AttentionBlock&, KernelPass& pass);
+
 // `output_gradient` is whole (gathered); `partial` is an input gradient of a parallel branch to add (kNoSlot: none). Returns the gradient
 // of the input, reduced over the group.
 SlotIndex attention_backward(TemplateBuilder&, const AttentionBlock&, SlotIndex output_gradient, SlotIndex partial);

@@ -60,10 +60,7 @@ Pair qk_norm_backward(TemplateBuilder& builder, const AttentionBlock& block, con
       .updates = {block.query_norm.gradient, block.key_norm.gradient},
       .holds = {},
       .kernel = MemoryKernel::kNorm};
-  for (const Weight& bias : {block.query_norm_bias, block.key_norm_bias}) {
-    if (bias.present()) pass.updates.push_back(bias.gradient);
-  }
-  if (block.norm_statistics != kNoSlot) pass.reads.push_back(block.norm_statistics);
+  add_qk_norm_operands(block, pass);
   builder.pass(kBackward, std::move(pass));
   return outputs;
 }

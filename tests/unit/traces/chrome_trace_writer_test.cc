@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "tests/unit/traces/trace_validator.h"
 #include "tests/unit/traces/traced_step.h"
