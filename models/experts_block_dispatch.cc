@@ -18,7 +18,7 @@ enum class Route : std::uint8_t { kLocal, kAllGather, kAllToAll, kDeepEp, kHybri
 
 Route route_of(const TemplateBuilder& builder, const ExpertRows& rows) {
   if (rows.group() == 1) return Route::kLocal;
-  switch (builder.context().parallel.dispatcher) {
+  switch (builder.context().parallel.dispatcher.value_or(Dispatcher::kAllToAll)) {
     case Dispatcher::kAllGather:
       return Route::kAllGather;
     case Dispatcher::kAllToAll:

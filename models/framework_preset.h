@@ -38,7 +38,7 @@ struct FrameworkPreset {
   bool fused_bias_dropout_add = true;
   bool fused_rotary = true;
   bool fused_gate_up = true;       // one GEMM for gate and up
-  std::int32_t flash_version = 2;  // 2 or 3 (3 only where the machine has it)
+  std::int32_t flash_version = 2;  // 1 (in Triton), 2, 3 (where the machine has it), 4 (likewise)
   // Tensor parallelism
   bool backward_all_reduce_overlaps_weight_gradient = false;  // f-bar in backward runs beside dW on a communication stream
   bool sequence_parallel_gather_again = true;                 // norm output saved 1/t, gathered again in backward, overlapped with dX
@@ -99,6 +99,29 @@ struct FrameworkPreset {
   std::vector<StoredFormat> stored;    // what is saved in other formats, whatever the products' precision
   // Host
   bool host_issue = true;  // launches cost host time
+  CudaGraph cuda_graph = CudaGraph::kNone;
+  // What a job takes that does not say
+  AttentionKind attention = AttentionKind::kFlash;
+  LossKind loss = LossKind::kPlain;
+  std::int64_t loss_chunks = 1;  // with kChunked
+  Dispatcher dispatcher = Dispatcher::kAllToAll;
+  ContextExchange context_exchange = ContextExchange::kRing;
+  TensorOverlap tensor_overlap = TensorOverlap::kNone;
+  bool overlaps_expert_exchange = false, delays_weight_gradients = false;
+  // Metrics of training
+  std::int64_t metric_passes = 0;  // over the logits of each micro-batch: each an fp32 copy and a log-softmax of its own (llm-foundry: 2)
+  // FSDP1's kernels beside its collectives
+  bool concatenates_gradients = false;  // gradients of views are copied into the flat one
+  bool predivides_gradients = false;    // a kernel divides by the ranks before the reduction, one behind it
+  bool prefetches_after_backward =
+      false;  // BACKWARD_POST: the next unit's gather is launched behind this unit's backward, before its reduction
+  // Optimizer kernels
+  bool loops_over_parameters = false;  // a Python loop: each parameter's elementwise kernels one by one, and a host read each
+  // Experts
+  bool fused_expert_mlp = false;         // activation, its probabilities and its cast ride on the grouped products
+  bool fused_permutation = true;         // rows are put in order within dispatch and combine, or by one kernel; false: index kernels
+  bool eager_expert_activation = false;  // the activation of experts as single elementwise kernels
+  Duration dispatch_preparation{};       // of each layer's dispatch: counts, maps and their host reads, not within a CUDA graph
   // Eager layers
   bool fused_qkv = true;   // one product for query, key and value; false: three
   bool fused_norm = true;  // one kernel, which saves its input; false: an fp32 copy of the input and the normalised values are saved

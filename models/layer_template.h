@@ -49,7 +49,7 @@ struct Slot {
   bool expert = false;          // of a weight or its gradient: a routed expert's, shared with fewer ranks than the rest
 };
 
-enum class OpStream : std::uint8_t { kCompute, kTensor };
+enum class OpStream : std::uint8_t { kCompute, kTensor, kContext, kExpert };  // the others: beside compute
 
 struct TemplateOp {
   std::string name;    // "qkv projection"; the kind label

@@ -9,8 +9,8 @@
 
 namespace stepsim {
 
-enum class PipelineKind : std::uint8_t { kGPipe, k1F1B, kInterleaved, kZbH1 };
-std::string_view pipeline_name(PipelineKind);  // "gpipe", "1f1b", "interleaved", "zb-h1"
+enum class PipelineKind : std::uint8_t { kGPipe, k1F1B, kInterleaved, kZbH1, kZbV, kDualPipe };
+std::string_view pipeline_name(PipelineKind);  // "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe"
 
 enum class PassKind : std::uint8_t {
   kForward,

@@ -16,15 +16,17 @@ namespace stepsim {
 // Streams that a pass writes to. Ops of one are in order; an op waits for what it needs on the others.
 enum class PassStream : std::uint8_t {
   kCompute,
-  kTensor,  // collectives of the tensor-parallel group
-  kGather,  // of weights, data-parallel
-  kReduce,  // of gradients, data-parallel
-  kCopy0,   // to and from the host; which copies: OffloadSchedule::streams
+  kTensor,   // collectives of the tensor-parallel group
+  kContext,  // of the context-parallel group, beside compute
+  kExpert,   // of the expert-parallel group, beside compute
+  kGather,   // of weights, data-parallel
+  kReduce,   // of gradients, data-parallel
+  kCopy0,    // to and from the host; which copies: OffloadSchedule::streams
   kCopy1,
   kCopy2,
   kCopy3,
 };
-inline constexpr std::size_t kPassStreams = 8;
+inline constexpr std::size_t kPassStreams = 10;
 enum class CopyEngine : std::uint8_t { kOut, kIn, kNone };
 
 enum class TransferStream : std::uint8_t { kReceiveForward, kSendForward, kReceiveBackward, kSendBackward };

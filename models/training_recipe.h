@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "models/model_spec.h"
 #include "models/pipeline_program.h"
@@ -18,9 +19,17 @@ enum class AttentionKind : std::uint8_t { kUnfused, kFlash, kFused };  // fused:
 // Of matrix products. Below 16 bits: those of the layers' linear parts; all else is bf16.
 enum class Precision : std::uint8_t { kBf16, kFp16, kFp32, kFp8, kMxFp8, kNvFp4 };
 enum class ScalingRecipe : std::uint8_t { kCurrent, kDelayed, kBlockwise };  // of kFp8: per tensor now, per tensor from history, 1x128
-enum class OptimizerKind : std::uint8_t { kAdamW, kSgd, kAdam8Bit, kLion, kMuon };
-enum class Dispatcher : std::uint8_t { kAllGather, kAllToAll, kDeepEp, kHybridEp };  // of tokens to experts
+enum class OptimizerKind : std::uint8_t { kAdamW, kSgd, kAdam8Bit, kLion, kMuon, kNone };  // none: gradients are made, nothing is updated
+enum class Dispatcher : std::uint8_t { kAllGather, kAllToAll, kDeepEp, kHybridEp };        // of tokens to experts
 enum class LossKind : std::uint8_t { kPlain, kFused, kChunked };
+// Who brings keys and values of a sequence that context-parallel ranks share: gathered before attention; sent round a ring beside the
+// attention of what is already there; or heads for tokens by all-to-alls, so that each rank attends all tokens with a part of the heads.
+enum class ContextExchange : std::uint8_t { kAllGather, kRing, kAllToAll };
+// Tensor-parallel collectives beside the products that need or make what they carry, piece by piece (Transformer Engine's userbuffers).
+enum class TensorOverlap : std::uint8_t { kNone, kRing };
+// What is replayed as a CUDA graph, whose kernels cost no launch each: nothing; attention, router and dispatch preparation of each layer;
+// all passes of a step.
+enum class CudaGraph : std::uint8_t { kNone, kScopes, kFull };
 enum class IterationKind : std::uint8_t { kSteady, kFirst };  // first: optimizer states are born in this step
 
 // Which parameters are trained: it decides gradients, optimizer state, weight-gradient products and what is saved for them.
@@ -61,17 +70,27 @@ struct TrainingRecipe {
   double capacity = 0;                         // rows an expert takes at most, as a multiple of an even share; 0: dropless
   double imbalance = 1;                        // rows of this rank's experts over an even share; dropless
   std::int64_t deferred_head_gradients = 0;    // micro-batches whose weight gradient of the head waits for the end of the pipeline
+  // Documents packed into one sequence, by their tokens, which add up to `sequence`: attention stays within each. Empty: one.
+  std::vector<std::int64_t> packed{};
+  double optimizer_offload = 0;           // share of the optimizer's state and update that lives and runs on the host: 0 to 1
+  bool overlap_optimizer_copies = true;   // of what is offloaded, with the host's update
+  bool low_precision_attention = false;   // attention's products in the products' 8-bit format too
+  std::optional<CudaGraph> cuda_graph{};  // none: the preset's
 };
 
 // What a preset decides and a user may override is optional here: with_preset() fills it in.
 struct ParallelLayout {
-  std::int32_t tensor = 1;         // ranks of a tensor-parallel group
-  bool sequence_parallel = false;  // needs tensor > 1 to matter
-  std::int32_t context = 1;        // ranks that share a sequence: each has tokens / context queries and, in attention, all keys
-  std::int32_t expert = 1;         // ranks that share the experts of a layer
-  std::int32_t expert_tensor = 0;  // tensor-parallel ranks of an expert; 0: `tensor`, Megatron-LM's default
-  Dispatcher dispatcher = Dispatcher::kAllToAll;
-  std::int32_t optimizer_instances = 1;  // zero 1: the optimizer is sharded within so many groups of data-parallel ranks
+  std::int32_t tensor = 1;                 // ranks of a tensor-parallel group
+  bool sequence_parallel = false;          // needs tensor > 1 to matter
+  std::int32_t context = 1;                // ranks that share a sequence: each has tokens / context queries and, in attention, all keys
+  std::int32_t expert = 1;                 // ranks that share the experts of a layer
+  std::int32_t expert_tensor = 0;          // tensor-parallel ranks of an expert; 0: `tensor`, Megatron-LM's default
+  std::optional<Dispatcher> dispatcher{};  // none: the preset's
+  std::optional<ContextExchange> context_exchange{};  // likewise
+  std::optional<TensorOverlap> tensor_overlap{};      // likewise
+  std::optional<bool> overlap_expert_exchange{};      // dispatch and combine of one micro-batch beside compute of another
+  std::optional<bool> delay_weight_gradients{};       // of experts, behind what the previous layer waits for
+  std::int32_t optimizer_instances = 1;               // zero 1: the optimizer is sharded within so many groups of data-parallel ranks
   // Pipeline
   std::int32_t pipeline = 1;        // stages
   std::int32_t virtual_stages = 1;  // model chunks a stage

@@ -40,6 +40,7 @@ enum class MemoryKernel : std::int8_t {
   kGather,            // embedding rows, permutations
   kQuantize,          // casts to 8 and 4 bits with their scales and largest values
   kTopK,              // selection of experts
+  kHostUpdate,        // the optimizer on the host's processor: bytes of host memory, none of the device's
 };
 
 // A kernel bound by memory traffic. FLOPs are not counted in any convention.

@@ -107,7 +107,7 @@ static void add_layout(const Job& job, TextLines& lines) {
     text += ")";
   }
   if (parallel.context > 1) text += fmt::format(", cp {}", parallel.context);
-  if (parallel.expert > 1) text += fmt::format(", ep {} ({})", parallel.expert, dispatcher_name(parallel.dispatcher));
+  if (parallel.expert > 1) text += fmt::format(", ep {} ({})", parallel.expert, dispatcher_name(parallel.dispatcher.value_or(Dispatcher::kAllToAll)));
   if (job.model.has_experts() && parallel.expert_tensor_ranks() != parallel.tensor) {
     text += fmt::format(", experts' tp {}", parallel.expert_tensor_ranks());
   }
