@@ -10,12 +10,16 @@ namespace {
 
 double as_double(std::int64_t value) { return static_cast<double>(value); }
 
-const AttentionFit& fit_of(const GpuSpec& gpu, std::int8_t kernel) {
+// Of the kernel's 8-bit products if these are some and it has them, else of its 16-bit ones, else the first.
+const AttentionFit& fit_of(const GpuSpec& gpu, const Attention& work) {
   STEPSIM_CHECK(!gpu.fit.attention.empty());
+  const AttentionFit* found = nullptr;
   for (const AttentionFit& fit : gpu.fit.attention) {
-    if (fit.kernel == kernel) return fit;
+    if (fit.kernel != work.kernel) continue;
+    if (fit.low && bits_of(work.dtype) == 8) return fit;
+    if (!fit.low && found == nullptr) found = &fit;
   }
-  return gpu.fit.attention.front();
+  return found != nullptr ? *found : gpu.fit.attention.front();
 }
 
 struct Rate {
@@ -66,7 +70,7 @@ double waves_of(double blocks, std::int32_t sms) {
 }  // namespace
 
 DeviceCost attention_cost(const GpuSpec& gpu, const Attention& work) {
-  const AttentionFit& fit = fit_of(gpu, work.kernel);
+  const AttentionFit& fit = fit_of(gpu, work);
   DeviceCost cost{.fixed = fit.fixed, .issue = gpu.fit.kernel_issue};
   const double flops = arithmetic(work).value, bytes = as_double(memory_traffic(work).value);
   if (!(flops > 0)) return cost;
@@ -75,7 +79,8 @@ DeviceCost attention_cost(const GpuSpec& gpu, const Attention& work) {
   const double block_flops = flops * (tiles * kQueryTile / as_double(work.queries)) / blocks;  // of whole tiles
   const Rate at = rate(fit, work);
   const double efficiency = at.efficiency / (1 + at.half_length / as_double(work.keys));
-  const double compute = waves_of(blocks, gpu.sms) * block_flops / (efficiency * peak(gpu, work.dtype).value / gpu.sms);
+  const DType products = bits_of(work.dtype) == 8 && !fit.low ? DType::kBf16 : work.dtype;
+  const double compute = waves_of(blocks, gpu.sms) * block_flops / (efficiency * peak(gpu, products).value / gpu.sms);
   const double memory = bytes / (fit.memory * gpu.hbm.value);
   const double alone = fit.kernel == kTensorRt ? compute + memory : std::max(compute, memory);
   cost.alone = op_duration(alone);

@@ -12,15 +12,19 @@ namespace {
 
 double as_double(std::int64_t value) { return static_cast<double>(value); }
 
-// Ranks of the group that share an NVLink domain, and the number of domains.
+// Ranks of the group that share an NVLink domain, the number of domains, and the ranks in the one that has fewest.
 struct Span {
-  std::int32_t local = 1, domains = 1;
+  std::int32_t local = 1, domains = 1, fewest = 1;
 };
 
+std::int32_t members_within(std::int32_t gpus, const Collective& work) { return std::max(1, gpus / work.stride); }
+
 Span span_of(const ClusterSpec& cluster, const Collective& work) {
-  const std::int32_t fit = std::max(1, cluster.nvlink_domain / std::max(1, work.stride));
-  const std::int32_t local = std::min(work.ranks, fit);
-  return {local, (work.ranks - 1) / local + 1};
+  const std::int32_t fit = members_within(cluster.nvlink_domain, work);
+  if (work.ranks <= fit) return {work.ranks, 1, work.ranks};
+  const std::int32_t local = cluster.segment > 0 ? members_within(cluster.segment, work) : fit;
+  const std::int32_t domains = (work.ranks - 1) / local + 1;
+  return {local, domains, work.ranks - local * (domains - 1)};
 }
 
 double wire_bytes(const Collective& work) {
@@ -77,15 +81,15 @@ BytesPerSecond exchange_rate(const ExpertExchange& exchange, const Collective& w
   return rate(*below);
 }
 
-// Bytes that one GPU's NIC carries. A ring enters and leaves each domain once, so the domain's NICs share its bytes; all-to-all and sends
-// use the GPU's own.
+// Bytes that one GPU's NIC carries, where it carries most. A ring enters and leaves each domain once, so the NICs of its members there
+// share its bytes, and the domain with fewest is the slowest; all-to-all and sends use the GPU's own.
 double network_bytes(const Collective& work, const Span& span) {
   if (span.domains == 1) return 0;
   if (work.kind == CollectiveKind::kSendReceive) return wire_bytes(work);
   if (exchanges(work.kind)) {
-    return as_double(work.message.value) * (work.ranks - span.local) / work.ranks;
+    return as_double(work.message.value) * (work.ranks - span.fewest) / work.ranks;
   }
-  return wire_bytes(work) / span.local;
+  return wire_bytes(work) / span.fewest;
 }
 
 // Steps between domains that a message waits for: NCCL's trees double the domains that they reach, up and down for an all-reduce. A plain

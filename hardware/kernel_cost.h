@@ -8,7 +8,12 @@
 namespace stepsim {
 
 // fixed + bytes / (fraction * bandwidth): kernels.md 2.3.
+// Not of kHostUpdate, which no GPU runs.
 DeviceCost memory_bound_cost(const GpuSpec&, const MemoryBound&);
+
+// An update on the host's processor: bytes / what one of the GPUs that share a host memory has of it while all of them update. Costs no
+// launch on a GPU's stream.
+DeviceCost host_update_cost(const ClusterSpec&, const MemoryBound&);
 
 // Over the host link: fixed + bytes / rate, pinned or pageable; a pinned buffer that is allocated for the copy costs host time. Within the
 // device: both ends at 0.9 of bandwidth.

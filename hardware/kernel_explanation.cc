@@ -79,6 +79,12 @@ class Explainer {
     return with_memory(result);
   }
   KernelExplanation operator()(const MemoryBound& work) const {
+    if (work.kernel == MemoryKernel::kHostUpdate) {
+      return {.bound_by = {},
+              .efficiency = reached(cost_.host_memory),
+              .of = rate_text(cluster_.host_memory_bandwidth) + " host memory",
+              .detail = "on the host"};
+    }
     constexpr std::array<const char*, 7> kKernels = {"fused elementwise", "norm", "softmax", "unfused", "gather", "quantise", "top-k"};
     KernelExplanation result = of_memory();
     result.detail = kKernels[static_cast<std::size_t>(work.kernel)];

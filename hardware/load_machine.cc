@@ -1,4 +1,5 @@
 // The catalog and the user's machine and cluster files: text -> message -> checked GpuSpec or ClusterSpec.
+#include <fmt/format.h>
 #include <google/protobuf/text_format.h>
 
 #include <algorithm>
@@ -49,6 +50,8 @@ void forget_host_memory_limits(files::Cluster& cluster) {
 }
 void replace_parts(files::Cluster& base, const files::Cluster& message) {
   base.clear_alias();
+  if (message.has_network_per_gpu()) base.clear_network_per_node();
+  if (message.has_network_per_node()) base.clear_network_per_gpu();
   if (message.has_host_memory_bandwidth()) forget_host_memory_limits(base);
 }
 
@@ -118,6 +121,7 @@ AttentionFit attention_fit(const files::AttentionFit& fit, const std::string& pa
   result.kernel = static_cast<std::int8_t>(fit.kernel() - files::FLASH2);
   result.fixed = reader.duration(path + ".fixed", given(fit.has_fixed(), fit.fixed()));
   result.memory = reader.number(path + ".memory", given(fit.has_memory(), fit.memory()), 0, 1);
+  result.low = fit.low();
   for (int i = 0; i < fit.rate_size(); ++i) {
     const files::AttentionRate& rate = fit.rate(i);
     const std::string at = path + ".rate[" + std::to_string(i) + "].";
@@ -303,6 +307,19 @@ RootPort root_port(const files::RootPort& port, const FieldReader& reader) {
   return result;
 }
 
+// A node's NICs are shared by what its GPUs do at once. Every GPU of a node runs the same program, so each has its part of them whatever
+// the groups: with `t` rings of a stride of t through a node, each ring has 1 / t of the NICs over its gpus / t members.
+BytesPerSecond network_per_gpu(const files::Cluster& message, std::int32_t gpus_per_node, const FieldReader& reader) {
+  if (!message.has_network_per_node()) {
+    return reader.rate("network_per_gpu", given(message.has_network_per_gpu(), message.network_per_gpu()));
+  }
+  if (message.has_network_per_gpu()) {
+    reader.fail("network_per_node", "found \"" + message.network_per_node() + "\" beside network_per_gpu, wanted one of them");
+  }
+  const BytesPerSecond node = reader.rate("network_per_node", message.network_per_node());
+  return BytesPerSecond(node.value / gpus_per_node);
+}
+
 void read_host_side(const files::Cluster& message, const FieldReader& reader, ClusterSpec& cluster) {
   cluster.host_memory = reader.bytes("host_memory", given(message.has_host_memory(), message.host_memory()));
   cluster.gpus_per_host_memory =
@@ -374,13 +391,21 @@ ClusterSpec load_cluster(const std::string& name_or_file, FieldValues overrides)
   if (overridden("host_memory_bandwidth") && !overridden("host_memory_read") && !overridden("host_memory_write")) {
     forget_host_memory_limits(message);
   }
+  if (overridden("network_per_gpu") && !overridden("network_per_node")) message.clear_network_per_node();
+  if (overridden("network_per_node") && !overridden("network_per_gpu")) message.clear_network_per_gpu();
   const FieldReader reader(loaded.source.text, loaded.source.path, loaded.overridden);
   ClusterSpec cluster;
   cluster.name = loaded.source.name;
   cluster.aliases.assign(message.alias().begin(), message.alias().end());
   cluster.gpus_per_node = reader.count("gpus_per_node", given(message.has_gpus_per_node(), message.gpus_per_node()));
   cluster.nvlink_domain = reader.count("nvlink_domain", given(message.has_nvlink_domain(), message.nvlink_domain()));
-  cluster.network_per_gpu = reader.rate("network_per_gpu", given(message.has_network_per_gpu(), message.network_per_gpu()));
+  cluster.network_per_gpu = network_per_gpu(message, cluster.gpus_per_node, reader);
+  if (message.has_segment()) {
+    cluster.segment = reader.count("segment", message.segment());
+    if (cluster.segment > cluster.nvlink_domain) {
+      reader.fail("segment", fmt::format("found {}, wanted at most the {} GPUs of the domain", cluster.segment, cluster.nvlink_domain));
+    }
+  }
   cluster.network_efficiency =
       reader.number("network_efficiency", given(message.has_network_efficiency(), message.network_efficiency()), 0, 1);
   read_host_side(message, reader, cluster);

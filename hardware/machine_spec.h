@@ -30,6 +30,7 @@ struct AttentionFit {
   Duration fixed{};
   double memory = 0;                 // fraction of memory bandwidth that bounds it from below
   std::vector<AttentionRate> rates;  // by (causal, head_dim)
+  bool low = false;                  // of 8-bit products, over their peak; without such an entry they take the time of 16-bit ones
 };
 
 // Time of a collective within an NVLink domain; w are the bytes that each GPU sends, n the ranks. The lesser of what NCCL's protocols take:
@@ -145,7 +146,8 @@ struct ClusterSpec {
   std::vector<std::string> aliases;
   std::int32_t gpus_per_node = 8;
   std::int32_t nvlink_domain = 8;         // consecutive GPUs that reach one another by NVLink
-  BytesPerSecond network_per_gpu;         // each direction
+  std::int32_t segment = 0;               // GPUs of a domain that a job larger than one takes; 0: all
+  BytesPerSecond network_per_gpu;         // each direction: its own NIC, or its share of those of the node while all its GPUs use them
   double network_efficiency = 1;          // achievable share of it
   Bytes host_memory;                      // of a node
   std::int32_t gpus_per_host_memory = 1;  // GPUs that share one host memory: a socket's, a Grace's

@@ -74,6 +74,29 @@ void read_precisions(const files::Stack& message, const FieldReader& reader, Sta
   }
 }
 
+std::optional<HeldOutSteps> held_out_steps(const files::Evidence& evidence, const std::string& at, const FieldReader& reader) {
+  if (!evidence.has_held_out_rows()) return std::nullopt;
+  const HeldOutSteps steps{.rows = evidence.held_out_rows(),
+                           .jobs = evidence.has_held_out_jobs() ? evidence.held_out_jobs() : evidence.held_out_rows(),
+                           .lower = evidence.held_out_lower(),
+                           .upper = evidence.held_out_upper(),
+                           .kernel_width = evidence.kernel_width(),
+                           .most_gpus = evidence.most_gpus()};
+  if (steps.rows < 1) reader.fail(at + "held_out_rows", fmt::format("found {}, wanted a whole number above zero", steps.rows));
+  if (steps.jobs < 1 || steps.jobs > steps.rows) {
+    reader.fail(at + "held_out_jobs", fmt::format("found {}, wanted 1 to the {} rows", steps.jobs, steps.rows));
+  }
+  if (!(steps.lower > -1 && steps.lower <= steps.upper)) {
+    reader.fail(at + "held_out_lower", fmt::format("found {}, wanted more than -1, at most held_out_upper {}", steps.lower, steps.upper));
+  }
+  constexpr double kMostOver = 100;
+  if (!(steps.upper <= kMostOver)) reader.fail(at + "held_out_upper", fmt::format("found {}, wanted at most {}", steps.upper, kMostOver));
+  if (!(steps.kernel_width >= 0 && steps.kernel_width <= 1)) {
+    reader.fail(at + "kernel_width", fmt::format("found {}, wanted a fraction of the step", steps.kernel_width));
+  }
+  return steps;
+}
+
 void read_evidence(const files::Stack& message, const FieldReader& reader, StackSpec& stack) {
   for (int i = 0; i < message.evidence_size(); ++i) {
     const files::Evidence& evidence = message.evidence(i);
@@ -95,6 +118,15 @@ void read_evidence(const files::Stack& message, const FieldReader& reader, Stack
                       .error_before = error("error_before", evidence.has_error_before(), evidence.error_before()),
                       .error_after = error("error_after", evidence.has_error_after(), evidence.error_after())};
     if (evidence.has_left_out()) row.left_out = error("left_out", true, evidence.left_out());
+    row.frameworks = name_list(evidence.framework(), at + "framework", reader);
+    row.models = evidence.models();
+    if (!row.models.empty() && row.models != "dense" && row.models != "experts") {
+      reader.fail(at + "models", fmt::format("found \"{}\", wanted dense or experts", row.models));
+    }
+    row.held_out = held_out_steps(evidence, at, reader);
+    row.fitted_on = evidence.fitted_on();
+    row.command = evidence.command();
+    row.date = evidence.date();
     stack.evidence.push_back(std::move(row));
   }
 }
@@ -183,11 +215,11 @@ StackSpec load_stack(const std::string& name_or_file) { return stack_of(open_sou
 std::vector<std::string> stack_names() { return catalog_names(stack_files()); }
 
 std::optional<StackSpec> known_stack(const std::string& machine, const std::string& precision, const std::string& framework) {
-  const std::string name = framework.substr(0, framework.find('@'));
-  for (const CatalogStack& entry : catalog()) {
-    const StackSpec& stack = entry.stack;
-    const bool of_framework = among(stack.frameworks, framework) || among(stack.frameworks, name);
-    if (of_framework && among(stack.machines, machine) && among(stack.precisions, precision)) return stack;
+  for (const std::string& name : {framework, framework.substr(0, framework.find('@'))}) {
+    for (const CatalogStack& entry : catalog()) {
+      const StackSpec& stack = entry.stack;
+      if (among(stack.frameworks, name) && among(stack.machines, machine) && among(stack.precisions, precision)) return stack;
+    }
   }
   return std::nullopt;
 }

@@ -15,14 +15,26 @@ struct SlowdownRange {
   double expected = 1, lower = 1, upper = 1;
 };
 
+// Measured steps that the slowdown was not fitted on: how far they were from simulated ones.
+struct HeldOutSteps {
+  std::int64_t rows = 0, jobs = 0;  // and different jobs among them
+  double lower = 0, upper = 0;      // 5th and 95th percentile of measured / simulated - 1
+  double kernel_width = 0;          // median of what their kernels' errors alone leave open, a fraction of the step to either side
+  std::int64_t most_gpus = 0;       // of a row
+};
+
 // What a slowdown was found from.
 struct StackEvidence {
-  std::string source;                // a paper's table, rows of a file, measurements of a user
-  std::string conditions;            // power limit, versions, what ran
-  std::int64_t rows = 0;             // measured steps or kernels
-  double error_before = 0;           // mean absolute error of their times on the bare machine
-  double error_after = 0;            // with the slowdown, of the rows that it was found from
-  std::optional<double> left_out{};  // each row by the others alone; none: one row
+  std::string source;                     // a paper's table, rows of a file, measurements of a user
+  std::string conditions;                 // power limit, versions, what ran
+  std::int64_t rows = 0;                  // measured steps or kernels
+  double error_before = 0;                // mean absolute error of their times on the bare machine
+  double error_after = 0;                 // with the slowdown, of the rows that it was found from
+  std::optional<double> left_out{};       // each row by the others alone, or rows that were held out; none: one row
+  std::vector<std::string> frameworks{};  // presets of the rows, with versions; empty: not said
+  std::string models{};                   // "dense", "experts": what the rows trained; "": not told apart
+  std::optional<HeldOutSteps> held_out{};
+  std::string fitted_on{}, command{}, date{};  // ids of the rows, and what repeats the fit
 };
 
 struct StackSpec {
@@ -35,7 +47,8 @@ struct StackSpec {
   SlowdownRange gemm{}, attention{}, memory{}, collective{};
   SlowdownRange weight_gradient{};  // of NT products, beside `gemm`; replaces the machine's factor where it is given
   bool gives_weight_gradient = false;
-  std::optional<double> straggler_per_doubling{};  // none: not known; of the step, for each doubling of nodes beyond the first; upper end of the band only
+  std::optional<double>
+      straggler_per_doubling{};  // none: not known; of the step, for each doubling of nodes beyond the first; upper end of the band only
   std::vector<StackEvidence> evidence;
   std::vector<std::string> assumptions;
 };
@@ -44,7 +57,8 @@ struct StackSpec {
 StackSpec load_stack(const std::string& name_or_file);
 std::vector<std::string> stack_names();
 
-// The catalog's stack for a machine, precision and framework ("nemo@24.07"); none: no catalog stack is known to hold for it.
+// The catalog's stack for a machine, precision and framework ("nemo@24.07"), one of that version before one of all versions; none: no
+// catalog stack is known to hold for it.
 std::optional<StackSpec> known_stack(const std::string& machine, const std::string& precision, const std::string& framework);
 
 // What every catalog stack says of machines of this compute capability and precision: the range for a job whose stack is not known.

@@ -22,9 +22,16 @@ DeviceCost slowed(DeviceCost cost, double factor) {
   return cost;
 }
 
+// What the host's processor does; a stack's slowdown is the GPU's.
+bool is_host_update(const OpWork& work) {
+  const auto* kernel = std::get_if<MemoryBound>(&work);
+  return kernel != nullptr && kernel->kernel == MemoryKernel::kHostUpdate;
+}
+
 DeviceCost bare_cost(const GpuSpec& gpu, const ClusterSpec& cluster, const OpWork& work, TransferSide side) {
   if (const auto* gemm = std::get_if<Gemm>(&work)) return gemm_cost(gpu, *gemm);
   if (const auto* attention = std::get_if<Attention>(&work)) return attention_cost(gpu, *attention);
+  if (is_host_update(work)) return host_update_cost(cluster, std::get<MemoryBound>(work));
   if (const auto* kernel = std::get_if<MemoryBound>(&work)) return memory_bound_cost(gpu, *kernel);
   if (const auto* collective = std::get_if<Collective>(&work)) return collective_cost(gpu, cluster, *collective, side);
   if (const auto* copy = std::get_if<Copy>(&work)) return copy_cost(gpu, cluster, *copy);
@@ -42,7 +49,7 @@ double sustained_slowdown(const GpuSpec& gpu, const OpWork& work) {
     return found != sustained.gemm.end() ? found->second : 1;
   }
   if (std::holds_alternative<Attention>(work)) return sustained.attention;
-  if (std::holds_alternative<MemoryBound>(work)) return sustained.memory;
+  if (std::holds_alternative<MemoryBound>(work)) return is_host_update(work) ? 1 : sustained.memory;
   if (std::holds_alternative<Collective>(work)) return sustained.collective;
   return 1;
 }

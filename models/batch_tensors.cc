@@ -1,6 +1,7 @@
 #include "models/batch_tensors.h"
 
 #include <array>
+#include <string_view>
 
 namespace stepsim {
 
@@ -22,8 +23,10 @@ void add_held_batch(TemplateBuilder& builder, const std::string& read) {
   const TemplateContext& context = builder.context();
   // Megatron-LM's loader, whose preset is the one with buffers of its own. BERT's and T5's have other tensors, too small to measure.
   if (!context.framework.global_buffers || context.model.encoder_layers > 0 || !context.model.causal) return;
+  // A prediction of a further token holds the positions of packed documents itself, in its attention.
+  const bool positions_held = !context.training.packed.empty() && context.model.multi_token_layers > 0 && read == "labels";
   for (const BatchTensorShape& tensor : kTokenTensors) {
-    if (read == tensor.name) continue;
+    if (read == tensor.name || (positions_held && std::string_view(tensor.name) == "position ids")) continue;
     builder.add({.name = tensor.name,
                  .kind = SlotKind::kBatch,
                  .size = {},

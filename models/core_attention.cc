@@ -1,10 +1,12 @@
 #include "models/core_attention.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "models/context_exchange.h"
+#include "models/context_ring.h"
+#include "models/low_precision.h"
 #include "sim/check.h"
 
 namespace stepsim {
@@ -14,7 +16,7 @@ namespace {
 constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
 
 std::vector<std::int64_t> score_shape(const DeviceShape& shape, const AttentionForm& form) {
-  return {shape.micro_batch, shape.query_heads, form.queries, form.keys};
+  return {shape.micro_batch, form.heads, form.queries, form.keys};
 }
 
 std::int64_t query_tokens(const DeviceShape& shape, const AttentionForm& form) { return shape.micro_batch * form.queries; }
@@ -23,28 +25,35 @@ std::int64_t query_tokens(const DeviceShape& shape, const AttentionForm& form) {
 struct MatrixShape {
   std::int64_t m = 0, n = 0, k = 0;
 };
-Gemm batched(const DeviceShape& shape, const MatrixShape& matrix, bool transpose_a, bool transpose_b) {
+Gemm batched(const DeviceShape& shape, std::int64_t heads, const MatrixShape& matrix, bool transpose_a, bool transpose_b) {
   return {.m = matrix.m,
           .n = matrix.n,
           .k = matrix.k,
-          .batch = shape.micro_batch * shape.query_heads,
+          .batch = shape.micro_batch * heads,
           .dtype = shape.compute,
           .transpose_a = transpose_a,
           .transpose_b = transpose_b};
 }
 
 std::vector<std::int64_t> output_shape(const DeviceShape& shape, const AttentionForm& form) {
-  return {query_tokens(shape, form), shape.query_heads * form.value_dim};
+  return {query_tokens(shape, form), form.heads * form.value_dim};
+}
+
+// Of the kernel or product; under an all-to-all this rank's heads alone, of all tokens.
+SlotIndex add_output(TemplateBuilder& builder, const CoreAttention& core) {
+  const std::vector<std::int64_t> shape = output_shape(builder.shape(), core.form);
+  if (core.exchange == ContextExchange::kAllToAll) return builder.activation("attention output, all tokens", shape, kCoreAttention);
+  return builder.activation("attention output", shape);
 }
 
 // Unfused products need as many key and value heads as queries (Transformer Engine, Megatron-LM: repeat_interleave).
 void repeat_heads(TemplateBuilder& builder, CoreAttention& core) {
   const DeviceShape& shape = builder.shape();
   const AttentionForm& form = core.form;
-  if (form.kv_heads == shape.query_heads) return;
+  if (form.kv_heads == form.heads) return;
   const std::int64_t tokens = shape.micro_batch * form.keys;
-  const SlotIndex key = builder.activation("key, repeated", {tokens, shape.query_heads, form.head_dim}, kCoreAttention);
-  const SlotIndex value = builder.activation("value, repeated", {tokens, shape.query_heads, form.value_dim}, kCoreAttention);
+  const SlotIndex key = builder.activation("key, repeated", {tokens, form.heads, form.head_dim}, kCoreAttention);
+  const SlotIndex value = builder.activation("value, repeated", {tokens, form.heads, form.value_dim}, kCoreAttention);
   builder.pass(kForward, {.name = "repeat key and value heads",
                           .module = kCoreAttention,
                           .reads = {core.key, core.value},
@@ -56,14 +65,6 @@ void repeat_heads(TemplateBuilder& builder, CoreAttention& core) {
   core.repeated = true;
 }
 
-// The mask that the data loader made: an argument of attention, whether or not its kernel reads it. Checkpoints keep their arguments, so it
-// lives until the last run of attention.
-std::vector<SlotIndex> held_mask(TemplateBuilder& builder) {
-  const std::optional<Slot> mask = attention_mask(builder);
-  if (!mask) return {};
-  return {builder.add(*mask)};
-}
-
 // Megatron-LM's local attention makes the scores in its global buffer (dot_product_attention.py:189), which a step holds anyway.
 bool scores_in_global_buffer(const TemplateContext& context) {
   return context.framework.global_buffers && !context.framework.transformer_engine;
@@ -73,7 +74,7 @@ bool scores_in_global_buffer(const TemplateContext& context) {
 SlotIndex scores_forward(TemplateBuilder& builder, const CoreAttention& core) {
   const DeviceShape& shape = builder.shape();
   const AttentionForm& form = core.form;
-  const Gemm work = batched(shape, {form.queries, form.keys, form.head_dim}, true, false);
+  const Gemm work = batched(shape, form.heads, {form.queries, form.keys, form.head_dim}, true, false);
   if (scores_in_global_buffer(builder.context())) {
     builder.op(kForward, {.name = "attention scores",
                           .module = kCoreAttention,
@@ -118,7 +119,7 @@ void softmax_forward(TemplateBuilder& builder, CoreAttention& core, SlotIndex sc
                   .reads = {},
                   .writes = {core.softmax_fp32 == kNoSlot ? core.softmax : core.softmax_fp32},
                   .updates = {},
-                  .holds = held_mask(builder),
+                  .holds = held_batch(builder, core.form),
                   .kernel = MemoryKernel::kSoftmax};
   if (scores != kNoSlot) {
     pass.reads = {scores};
@@ -168,11 +169,11 @@ void unfused_forward(TemplateBuilder& builder, CoreAttention& core) {
   softmax_forward(builder, core, scores_forward(builder, core));
   const SlotIndex probabilities = dropout_forward(builder, core);
   const SlotIndex context =
-      builder.activation("attention context", {shape.micro_batch, shape.query_heads, form.queries, form.value_dim}, kCoreAttention);
-  builder.gemm(kForward, "attention over values", kCoreAttention, batched(shape, {form.queries, form.value_dim, form.keys}, false, false),
-               {probabilities, core.value}, context);
+      builder.activation("attention context", {shape.micro_batch, form.heads, form.queries, form.value_dim}, kCoreAttention);
+  builder.gemm(kForward, "attention over values", kCoreAttention,
+               batched(shape, form.heads, {form.queries, form.value_dim, form.keys}, false, false), {probabilities, core.value}, context);
   // From [batch, heads, sequence, head_dim] to [sequence, batch, hidden].
-  core.output = builder.activation("attention output", output_shape(shape, form));
+  core.output = add_output(builder, core);
   builder.pass(kForward, {.name = "attention output transpose",
                           .module = kCoreAttention,
                           .reads = {context},
@@ -241,79 +242,86 @@ QkvGradients unfused_backward(TemplateBuilder& builder, const CoreAttention& cor
 
   const SlotIndex probability_gradient = builder.gradient("attention probabilities gradient", score_shape(shape, form));
   builder.gemm(kBackward, "attention probabilities gradient", kCoreAttention,
-               batched(shape, {form.queries, form.keys, form.value_dim}, true, false), {output_gradient, core.value}, probability_gradient);
+               batched(shape, form.heads, {form.queries, form.keys, form.value_dim}, true, false), {output_gradient, core.value},
+               probability_gradient);
   QkvGradients gradients;
-  gradients.value = builder.gradient("value gradient", {key_tokens, shape.query_heads, form.value_dim});
-  builder.gemm(kBackward, "value gradient", kCoreAttention, batched(shape, {form.keys, form.value_dim, form.queries}, false, true),
-               {probabilities, output_gradient}, gradients.value);
+  gradients.value = builder.gradient("value gradient", {key_tokens, form.heads, form.value_dim});
+  builder.gemm(kBackward, "value gradient", kCoreAttention,
+               batched(shape, form.heads, {form.keys, form.value_dim, form.queries}, false, true), {probabilities, output_gradient},
+               gradients.value);
   const SlotIndex score = score_gradient(builder, core, probability_gradient);
-  gradients.query = builder.gradient("query gradient", {query_tokens(shape, form), shape.query_heads, form.head_dim});
-  builder.gemm(kBackward, "query gradient", kCoreAttention, batched(shape, {form.queries, form.head_dim, form.keys}, false, false),
-               {score, core.key}, gradients.query);
-  gradients.key = builder.gradient("key gradient", {key_tokens, shape.query_heads, form.head_dim});
-  builder.gemm(kBackward, "key gradient", kCoreAttention, batched(shape, {form.keys, form.head_dim, form.queries}, false, true),
+  gradients.query = builder.gradient("query gradient", {query_tokens(shape, form), form.heads, form.head_dim});
+  builder.gemm(kBackward, "query gradient", kCoreAttention,
+               batched(shape, form.heads, {form.queries, form.head_dim, form.keys}, false, false), {score, core.key}, gradients.query);
+  gradients.key = builder.gradient("key gradient", {key_tokens, form.heads, form.head_dim});
+  builder.gemm(kBackward, "key gradient", kCoreAttention, batched(shape, form.heads, {form.keys, form.head_dim, form.queries}, false, true),
                {score, core.query}, gradients.key);
   if (core.repeated) sum_repeated(builder, form, gradients);
   return gradients;
 }
 
-// queries x keys x head_dim as the header says.
-Attention kernel_work(const TemplateContext& context, const DeviceShape& shape, const AttentionForm& form, bool backward) {
-  const bool cudnn = context.training.attention == AttentionKind::kFused;
-  const bool windowed = form.window > 0 && form.window < form.keys;
-  const std::int64_t seen = form.causal ? form.keys - form.window / 2 : form.keys;  // queries of a whole sequence that see a full window
-  return {.batch = shape.micro_batch,
-          .heads = shape.query_heads,
-          .kv_heads = form.kv_heads,
-          .queries = windowed ? std::max<std::int64_t>(1, seen / (form.keys / form.queries)) : form.queries,
-          .keys = windowed ? form.window : form.keys,
-          .head_dim = (form.head_dim + form.value_dim + 1) / 2,
-          .dtype = shape.compute,
-          .causal = form.causal && !windowed,
-          .backward = backward,
-          .kernel = static_cast<std::int8_t>(cudnn ? 2 : (context.framework.flash_version == 3 ? 1 : 0))};
+// FlashAttention-2 works on [batch, sequence, ...]: the transposed output is copied for the projection, unless one sequence makes both
+// orders the same (Transformer Engine backends.py, output.transpose(0, 1).contiguous()). An all-to-all orders it anyway.
+bool output_is_copied(const TemplateContext& context, const CoreAttention& core) {
+  return !context.framework.shares_attention_output && context.training.attention == AttentionKind::kFlash &&
+         context.framework.flash_version == 2 && context.training.micro_batch > 1 && core.exchange != ContextExchange::kAllToAll;
 }
 
-// FlashAttention-2 works on [batch, sequence, ...]: the transposed output is copied for the projection, unless one sequence makes both
-// orders the same (Transformer Engine backends.py, output.transpose(0, 1).contiguous()).
-bool output_is_copied(const TemplateContext& context) {
-  return !context.framework.shares_attention_output && context.training.attention == AttentionKind::kFlash &&
-         context.framework.flash_version == 2 && context.training.micro_batch > 1;
+// With scales from history the kernel writes 8 bits, which a kernel of its own makes 16 of (Transformer Engine backends.py: with current
+// scaling it writes 16 bits, NVTE_DPA_FP8CS_O_in_F16).
+bool writes_low(const TemplateContext& context) {
+  return low_attention(context) && context.training.precision == Precision::kFp8 && context.training.scaling == ScalingRecipe::kDelayed;
+}
+
+// Copies of 8 bits with tensor-wide scales, whichever scales the linear parts have (Transformer Engine: attention knows no others). Scales
+// that are not from history need the largest value first: the sources are read twice. They are not core_attn's: where that is run again it
+// begins with them (Megatron-LM's checkpoint keeps the 16-bit operands and casts them again).
+std::vector<SlotIndex> eight_bit_copies(TemplateBuilder& builder, Direction direction, const std::string& name,
+                                        const std::vector<SlotIndex>& sources) {
+  KernelPass pass{
+      .name = name, .module = "", .reads = sources, .writes = {}, .updates = {}, .holds = {}, .kernel = MemoryKernel::kQuantize};
+  for (const SlotIndex source : sources) {
+    const Slot wide = builder.slot(source);
+    if (!writes_low(builder.context())) pass.further_reads += wide.size;
+    pass.writes.push_back(builder.add({.name = wide.name + ", 8 bits",
+                                       .kind = direction == kForward ? SlotKind::kForward : SlotKind::kGradient,
+                                       .size = {},
+                                       .shape = wide.shape,
+                                       .dtype = DType::kFp8,
+                                       .role = direction == kForward ? Role::kActivations : Role::kActivationGradients,
+                                       .module = ""}));
+  }
+  std::vector<SlotIndex> copies = pass.writes;
+  builder.pass(direction, std::move(pass));
+  return copies;
+}
+
+void cast_operands(TemplateBuilder& builder, CoreAttention& core) {
+  if (!low_attention(builder.context())) return;
+  const std::vector<SlotIndex> copies = eight_bit_copies(builder, kForward, "attention operands cast", {core.query, core.key, core.value});
+  core.query = copies[0];
+  core.key = copies[1];
+  core.value = copies[2];
 }
 
 void kernel_forward(TemplateBuilder& builder, CoreAttention& core) {
-  const DeviceShape& shape = builder.shape();
   const TemplateContext& context = builder.context();
-  const AttentionForm& form = core.form;
-  const bool copied = output_is_copied(context);
-  core.output = builder.activation("attention output", output_shape(shape, form));
+  const bool copied = output_is_copied(context, core), low = writes_low(context);
+  core.output = add_output(builder, core);
   core.kernel_output = core.output;
   // The projection saves `output` whatever happens to attention; what only attention's backward reads is core_attn's.
-  if (copied) {
-    core.kernel_output = builder.activation("attention kernel output", output_shape(shape, form), kCoreAttention);
+  if (copied || low) {
+    core.kernel_output = builder.add({.name = "attention kernel output",
+                                      .kind = SlotKind::kForward,
+                                      .size = {},
+                                      .shape = output_shape(builder.shape(), core.form),
+                                      .dtype = low ? DType::kFp8 : builder.shape().compute,
+                                      .module = kCoreAttention});
   }
-  TemplateOp op{
-      .name = "attention",
-      .module = kCoreAttention,
-      .work = kernel_work(context, shape, form, false),
-      .reads = {core.query, core.key, core.value},
-      .writes = {core.kernel_output},
-      .updates = {},
-      .holds = held_mask(builder),
-      .random = context.training.attention_dropout.value_or(context.training.dropout) > 0,  // inside the kernel, from the saved seed
-      .after = {}};
-  if (core.sinks.present()) op.reads.push_back(core.sinks.value);
-  if (context.framework.saves_softmax_statistics) {
-    core.log_sum_exp = builder.add({.name = "attention log-sum-exp",
-                                    .kind = SlotKind::kForward,
-                                    .size = {},
-                                    .shape = {shape.micro_batch, shape.query_heads, form.queries},
-                                    .dtype = DType::kFp32,
-                                    .module = kCoreAttention});
-    op.writes.push_back(core.log_sum_exp);
-  }
-  builder.op(kForward, std::move(op));
-  if (!copied) return;
+  const std::vector<SlotIndex> holds = held_batch(builder, core.form);
+  if (context.framework.saves_softmax_statistics) core.log_sum_exp = add_log_sum_exp(builder, core.form, "attention log-sum-exp");
+  add_kernel_forward(builder, "attention", core.form, core.operands(), holds);
+  if (core.kernel_output == core.output) return;
   builder.pass(kForward, {.name = "attention output copy",
                           .module = kCoreAttention,
                           .reads = {core.kernel_output},
@@ -322,71 +330,101 @@ void kernel_forward(TemplateBuilder& builder, CoreAttention& core) {
                           .holds = {}});
 }
 
-QkvGradients kernel_backward(TemplateBuilder& builder, const CoreAttention& core, SlotIndex output_gradient, SlotIndex joint) {
-  const DeviceShape& shape = builder.shape();
-  const AttentionForm& form = core.form;
+QkvGradients gradients_in(TemplateBuilder& builder, const AttentionForm& form, DType dtype, const std::string& suffix) {
+  const std::int64_t queries = query_tokens(builder.shape(), form), keys = builder.shape().micro_batch * form.keys;
+  const auto add = [&](const char* name, std::vector<std::int64_t> shape) {
+    return builder.add({.name = name + suffix,
+                        .kind = SlotKind::kGradient,
+                        .size = {},
+                        .shape = std::move(shape),
+                        .dtype = dtype,
+                        .role = Role::kActivationGradients,
+                        .module = ""});
+  };
   QkvGradients gradients;
-  TemplateOp op{.name = "attention backward",
-                .module = kCoreAttention,
-                .work = kernel_work(builder.context(), shape, form, true),
-                .reads = {core.query, core.key, core.value, core.kernel_output, output_gradient},
-                .writes = {},
-                .updates = {},
-                .holds = {},
-                .after = {}};
-  if (core.log_sum_exp != kNoSlot) op.reads.push_back(core.log_sum_exp);
-  if (core.sinks.present()) op.updates.push_back(core.sinks.gradient);
-  if (joint != kNoSlot) {
-    gradients.joint = joint;
-    op.writes = {joint};
-  } else {
-    const std::int64_t key_tokens = shape.micro_batch * form.keys;
-    gradients.query = builder.gradient("query gradient", {query_tokens(shape, form), shape.query_heads, form.head_dim});
-    gradients.key = builder.gradient("key gradient", {key_tokens, form.kv_heads, form.head_dim});
-    gradients.value = builder.gradient("value gradient", {key_tokens, form.kv_heads, form.value_dim});
-    op.writes = {gradients.query, gradients.key, gradients.value};
-  }
-  // dQ is summed in fp32 over the blocks of keys: dq_accum of flash_api.cpp, mha_bwd (cuDNN: its workspace).
-  op.writes.push_back(builder.add({.name = "attention backward accumulator",
-                                   .kind = SlotKind::kWorkspace,
-                                   .size = {},
-                                   .shape = {shape.micro_batch, shape.query_heads, form.queries, form.head_dim},
-                                   .dtype = DType::kFp32,
-                                   .role = Role::kWorkspace,
-                                   .module = ""}));
-  builder.op(kBackward, std::move(op));
+  gradients.query = add("query gradient", {queries, form.heads, form.head_dim});
+  gradients.key = add("key gradient", {keys, form.kv_heads, form.head_dim});
+  gradients.value = add("value gradient", {keys, form.kv_heads, form.value_dim});
   return gradients;
 }
 
-// Keys and values of all tokens, from those of this rank. (Workspace: what stays until backward is this rank's.)
-SlotIndex gathered_tokens(TemplateBuilder& builder, Direction direction, const std::string& name, SlotIndex local) {
-  std::vector<std::int64_t> shape = builder.slot(local).shape;
-  shape.front() *= builder.shape().context;
-  const SlotIndex whole = builder.gathered(name + (direction == kForward ? ", all tokens" : ", all tokens again"), std::move(shape));
-  builder.collective(direction, {.name = name + " all-gather",
-                                 .module = kCoreAttention,
-                                 .kind = CollectiveKind::kAllGather,
-                                 .input = local,
-                                 .output = whole,
-                                 .ranks = builder.context_ranks()});
-  return whole;
+QkvGradients kernel_backward(TemplateBuilder& builder, const CoreAttention& core, SlotIndex output_gradient, SlotIndex joint) {
+  const TemplateContext& context = builder.context();
+  QkvGradients gradients;
+  gradients.joint = joint;
+  if (joint == kNoSlot) gradients = gradients_in(builder, core.form, builder.shape().compute, "");
+  const std::vector<SlotIndex> made =
+      joint != kNoSlot ? std::vector<SlotIndex>{joint} : std::vector<SlotIndex>{gradients.query, gradients.key, gradients.value};
+  if (!writes_low(context)) {
+    add_kernel_backward(builder, "attention backward", core.form, core.operands(), output_gradient, made);
+    return gradients;
+  }
+  const QkvGradients narrow = gradients_in(builder, core.form, DType::kFp8, ", 8 bits");
+  const std::vector<SlotIndex> three = {narrow.query, narrow.key, narrow.value};
+  add_kernel_backward(builder, "attention backward", core.form, core.operands(), output_gradient, three);
+  builder.pass(kBackward,
+               {.name = "attention gradients copy", .module = kCoreAttention, .reads = three, .writes = made, .updates = {}, .holds = {}});
+  return gradients;
 }
 
-// The sum over ranks of this rank's tokens' gradients.
-SlotIndex scattered_tokens(TemplateBuilder& builder, const std::string& name, SlotIndex whole) {
-  std::vector<std::int64_t> shape = builder.slot(whole).shape;
-  shape.front() /= builder.shape().context;
-  const SlotIndex local = builder.gradient(name + " gradient, own tokens", std::move(shape));
-  builder.collective(kBackward, {.name = name + " gradient reduce-scatter",
-                                 .module = kCoreAttention,
-                                 .kind = CollectiveKind::kReduceScatter,
-                                 .input = whole,
-                                 .output = local,
-                                 .ranks = builder.context_ranks()});
-  return local;
+// Where keys and values are brought before attention, not beside it.
+QkvGradients attention_backward_of(TemplateBuilder& builder, const CoreAttention& core, SlotIndex output_gradient, SlotIndex joint) {
+  if (one_kernel(builder.context())) return kernel_backward(builder, core, output_gradient, joint);
+  return unfused_backward(builder, core, output_gradient);
 }
 
-bool is_sharded(const TemplateBuilder& builder) { return builder.shape().context > 1; }
+void attention_forward_of(TemplateBuilder& builder, CoreAttention& core) {
+  if (one_kernel(builder.context())) {
+    kernel_forward(builder, core);
+  } else {
+    unfused_forward(builder, core);
+  }
+}
+
+void gathered_forward(TemplateBuilder& builder, CoreAttention& core) {
+  const SlotIndex key = core.key, value = core.value;
+  core.key = gathered_tokens(builder, kForward, "key", key);
+  core.value = gathered_tokens(builder, kForward, "value", value);
+  attention_forward_of(builder, core);
+  if (core.repeated) return;
+  core.key = key;
+  core.value = value;
+}
+
+QkvGradients gathered_backward(TemplateBuilder& builder, const CoreAttention& core, SlotIndex output_gradient) {
+  CoreAttention whole = core;
+  if (!core.repeated) {
+    whole.key = gathered_tokens(builder, kBackward, "key", core.key);
+    whole.value = gathered_tokens(builder, kBackward, "value", core.value);
+  }
+  QkvGradients gradients = attention_backward_of(builder, whole, output_gradient, kNoSlot);
+  gradients.key = scattered_tokens(builder, "key", gradients.key);
+  gradients.value = scattered_tokens(builder, "value", gradients.value);
+  return gradients;
+}
+
+void exchanged_forward(TemplateBuilder& builder, CoreAttention& core) {
+  const std::vector<SlotIndex> whole = all_tokens(builder, kForward, {core.query, core.key, core.value});
+  core.query = whole[0];
+  core.key = whole[1];
+  core.value = whole[2];
+  core.form = all_tokens_form(builder, core.form);
+  attention_forward_of(builder, core);
+  core.output = all_heads(builder, kForward, {core.output}, {"attention output"}).front();
+  core.kernel_output = kNoSlot;  // backward exchanges the output again
+}
+
+QkvGradients exchanged_backward(TemplateBuilder& builder, const CoreAttention& core, SlotIndex output_gradient) {
+  CoreAttention whole = core;
+  std::vector<SlotIndex> sources = {output_gradient};
+  if (one_kernel(builder.context())) sources.insert(sources.begin(), core.output);
+  const std::vector<SlotIndex> exchanged = all_tokens(builder, kBackward, sources);
+  if (one_kernel(builder.context())) whole.kernel_output = exchanged.front();
+  const QkvGradients parts = attention_backward_of(builder, whole, exchanged.back(), kNoSlot);
+  const std::vector<SlotIndex> own = all_heads(builder, kBackward, {parts.query, parts.key, parts.value},
+                                               {"query gradient, own tokens", "key gradient, own tokens", "value gradient, own tokens"});
+  return {.query = own[0], .key = own[1], .value = own[2]};
+}
 
 }  // namespace
 
@@ -395,19 +433,23 @@ AttentionForm self_attention(const TemplateBuilder& builder, const LayerKind& ki
   const ModelSpec& model = builder.context().model;
   return {.queries = shape.sequence,
           .keys = shape.keys,
+          .heads = shape.query_heads,
           .kv_heads = shape.kv_heads,
           .head_dim = shape.head_dim,
           .value_dim = shape.head_dim,
           .window = kind.window,
           .causal = model.causal && kind.side != LayerSide::kEncoder,
-          .sinks = model.attention_sinks};
+          .sinks = model.attention_sinks,
+          .packed = !builder.context().training.packed.empty() && model.encoder_layers == 0};
 }
 
 std::optional<Slot> attention_mask(const TemplateBuilder& builder) {
-  const FrameworkPreset& framework = builder.context().framework;
-  const ModelSpec& model = builder.context().model;
+  const TemplateContext& context = builder.context();
+  const FrameworkPreset& framework = context.framework;
+  const ModelSpec& model = context.model;
   const DeviceShape& shape = builder.shape();
   if (!framework.creates_attention_mask || !model.causal || model.encoder_layers > 0) return std::nullopt;
+  if (!context.training.packed.empty() && one_kernel(context)) return std::nullopt;  // it is told where documents begin
   return Slot{.name = "attention mask",
               .kind = SlotKind::kBatch,
               .size = {},
@@ -416,42 +458,47 @@ std::optional<Slot> attention_mask(const TemplateBuilder& builder) {
               .module = ""};
 }
 
-bool one_kernel(const TemplateContext& context) { return context.training.attention != AttentionKind::kUnfused; }
 bool writes_joint_gradient(const TemplateContext& context) { return one_kernel(context) && context.parallel.context == 1; }
 
 CoreAttention core_attention_forward(TemplateBuilder& builder, const AttentionForm& form, SlotIndex query, SlotIndex key, SlotIndex value) {
   CoreAttention core{.form = form, .query = query, .key = key, .value = value, .sinks = {}};
-  if (form.sinks) core.sinks = builder.weight("attention sinks", {builder.shape().query_heads});
-  if (is_sharded(builder)) {
-    core.key = gathered_tokens(builder, kForward, "key", key);
-    core.value = gathered_tokens(builder, kForward, "value", value);
+  if (form.sinks) core.sinks = builder.weight("attention sinks", {form.heads});
+  check_low_attention(builder.context());
+  cast_operands(builder, core);
+  if (builder.shape().context == 1) {
+    attention_forward_of(builder, core);
+    return core;
   }
-  if (one_kernel(builder.context())) {
-    kernel_forward(builder, core);
-  } else {
-    unfused_forward(builder, core);
-  }
-  if (is_sharded(builder) && !core.repeated) {
-    core.key = key;
-    core.value = value;
+  core.exchange = context_exchange(builder, form);
+  switch (core.exchange) {
+    case ContextExchange::kAllGather:
+      gathered_forward(builder, core);
+      break;
+    case ContextExchange::kRing:
+      ring_forward(builder, core, output_is_copied(builder.context(), core));
+      break;
+    case ContextExchange::kAllToAll:
+      exchanged_forward(builder, core);
+      break;
   }
   return core;
 }
 
 QkvGradients core_attention_backward(TemplateBuilder& builder, const CoreAttention& core, SlotIndex output_gradient, SlotIndex joint) {
-  CoreAttention whole = core;
-  const bool sharded = is_sharded(builder);
   STEPSIM_CHECK(joint == kNoSlot || writes_joint_gradient(builder.context()));
-  if (sharded && !core.repeated) {
-    whole.key = gathered_tokens(builder, kBackward, "key", core.key);
-    whole.value = gathered_tokens(builder, kBackward, "value", core.value);
+  if (low_attention(builder.context())) {
+    output_gradient = eight_bit_copies(builder, kBackward, "attention output gradient cast", {output_gradient}).front();
   }
-  QkvGradients gradients = one_kernel(builder.context()) ? kernel_backward(builder, whole, output_gradient, joint)
-                                                         : unfused_backward(builder, whole, output_gradient);
-  if (!sharded) return gradients;
-  gradients.key = scattered_tokens(builder, "key", gradients.key);
-  gradients.value = scattered_tokens(builder, "value", gradients.value);
-  return gradients;
+  if (builder.shape().context == 1) return attention_backward_of(builder, core, output_gradient, joint);
+  switch (core.exchange) {
+    case ContextExchange::kAllGather:
+      return gathered_backward(builder, core, output_gradient);
+    case ContextExchange::kRing:
+      return ring_backward(builder, core, output_gradient);
+    case ContextExchange::kAllToAll:
+      return exchanged_backward(builder, core, output_gradient);
+  }
+  check_failed("context exchange", __FILE__, __LINE__);
 }
 
 }  // namespace stepsim

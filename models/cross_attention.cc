@@ -52,6 +52,7 @@ CrossAttention cross_attention_forward(TemplateBuilder& builder, const ColumnInp
   cross.mixed_value = builder.view("cross value", mixed, part);
   const AttentionForm form{.queries = shape.sequence,
                            .keys = memory_shape.keys,
+                           .heads = shape.query_heads,
                            .kv_heads = shape.kv_heads,
                            .head_dim = shape.head_dim,
                            .value_dim = shape.head_dim,

@@ -32,6 +32,7 @@ DType working_dtype(const TemplateBuilder& builder) {
 }
 
 bool in_place(const TemplateBuilder& builder) { return builder.context().framework.loss_in_place; }
+bool is_eager(const TemplateBuilder& builder) { return builder.context().framework.eager_loss && !in_place(builder); }
 bool has_copy(const TemplateBuilder& builder) { return working_dtype(builder) != builder.shape().compute; }
 
 void all_reduce(TemplateBuilder& builder, const std::string& name, SlotIndex slot) {
@@ -93,6 +94,36 @@ CrossEntropy plain_forward(TemplateBuilder& builder, SlotIndex logits, SlotIndex
                           .writes = {loss.loss},
                           .updates = {loss.saved},
                           .holds = {logits}});
+  return loss;
+}
+
+// F.cross_entropy of logits.float(): log_softmax, of which its output is saved, and nll_loss, which reads a value of each row.
+CrossEntropy eager_forward(TemplateBuilder& builder, SlotIndex logits, SlotIndex labels) {
+  const std::int64_t tokens = builder.shape().tokens;
+  SlotIndex work = logits;
+  if (has_copy(builder)) {
+    work = vocabulary_slot(builder, "logits, fp32", SlotKind::kForward, tokens, working_dtype(builder));
+    builder.pass(kForward, {.name = "logits to fp32", .module = "", .reads = {logits}, .writes = {work}, .updates = {}, .holds = {}});
+  }
+  CrossEntropy loss;
+  loss.eager = true;
+  loss.labels = labels;
+  loss.saved = vocabulary_slot(builder, "softmax", SlotKind::kForward, tokens, working_dtype(builder));
+  builder.pass(kForward, {.name = "softmax",
+                          .module = "",
+                          .reads = {work},
+                          .writes = {loss.saved},
+                          .updates = {},
+                          .holds = {logits},
+                          .kernel = MemoryKernel::kSoftmax});
+  loss.loss = token_slot(builder, "loss", DType::kFp32);
+  builder.pass(kForward, {.name = "negative log likelihood",
+                          .module = "",
+                          .reads = {labels},
+                          .writes = {loss.loss},
+                          .updates = {},
+                          .holds = {logits, loss.saved},
+                          .kernel = MemoryKernel::kGather});
   return loss;
 }
 
@@ -212,7 +243,7 @@ SlotIndex eager_backward(TemplateBuilder& builder, const CrossEntropy& loss) {
   const SlotIndex outer = vocabulary_slot(builder, "log-softmax gradient", SlotKind::kGradient, tokens, working_dtype(builder));
   builder.pass(kBackward, {.name = "negative log likelihood backward",
                            .module = "",
-                           .reads = {loss.target_mask, loss.masked_target},
+                           .reads = loss.eager ? std::vector<SlotIndex>{loss.labels} : std::vector{loss.target_mask, loss.masked_target},
                            .writes = {outer},
                            .updates = {},
                            .holds = {}});
@@ -250,13 +281,14 @@ SlotIndex plain_backward(TemplateBuilder& builder, const CrossEntropy& loss) {
 }  // namespace
 
 CrossEntropy cross_entropy_forward(TemplateBuilder& builder, SlotIndex logits, SlotIndex labels) {
-  return builder.context().training.loss == LossKind::kFused ? fused_forward(builder, logits, labels)
-                                                             : plain_forward(builder, logits, labels);
+  if (builder.context().training.loss == LossKind::kFused) return fused_forward(builder, logits, labels);
+  const bool whole_rows = builder.shape().ranks == 1;
+  return whole_rows && is_eager(builder) ? eager_forward(builder, logits, labels) : plain_forward(builder, logits, labels);
 }
 
 SlotIndex cross_entropy_backward(TemplateBuilder& builder, const CrossEntropy& loss) {
   const DeviceShape& shape = builder.shape();
-  if (loss.labels != kNoSlot) {  // fused: the gradient overwrites the logits
+  if (loss.labels != kNoSlot && !loss.eager) {  // fused: the gradient overwrites the logits
     builder.pass(kBackward, {.name = "cross entropy backward",
                              .module = "",
                              .reads = {loss.statistics, loss.labels},
@@ -266,13 +298,13 @@ SlotIndex cross_entropy_backward(TemplateBuilder& builder, const CrossEntropy& l
                              .kernel = MemoryKernel::kSoftmax});
     return loss.saved;
   }
-  if (loss.target_mask == kNoSlot) {  // fused: the gradient is there, scaled by that of the loss
+  if (loss.target_mask == kNoSlot && !loss.eager) {  // fused: the gradient is there, scaled by that of the loss
     builder.pass(
         kBackward,
         {.name = "cross entropy backward", .module = "", .reads = {}, .writes = {}, .updates = {loss.saved}, .holds = {loss.statistics}});
     return loss.saved;
   }
-  const bool eager = builder.context().framework.eager_loss && !in_place(builder);
+  const bool eager = is_eager(builder);
   const SlotIndex gradient = eager ? eager_backward(builder, loss) : plain_backward(builder, loss);
   if (!has_copy(builder)) return gradient;
   const SlotIndex cast = vocabulary_slot(builder, "logits gradient", SlotKind::kGradient, shape.tokens, shape.compute);

@@ -12,10 +12,12 @@ struct CrossEntropy {
   SlotIndex saved = kNoSlot;                                 // softmax; fused: the gradient, or the logits where backward makes it of them
   SlotIndex target_mask = kNoSlot, masked_target = kNoSlot;  // plain
   SlotIndex statistics = kNoSlot, labels = kNoSlot;          // fused
+  bool eager = false;                                        // torch's log_softmax and nll_loss: `labels` too
 };
 
 // Plain: logits in the compute dtype and an fp32 working copy, 3 Lg at once in place, 5 Lg out of place (spec: Megatron-LM
-// cross_entropy.py); eager (log_softmax and nll_loss apart): 5 Lg, and in backward three fp32 tensors at once, 12 B a logit. Fused: logits
+// cross_entropy.py); eager (log_softmax and nll_loss apart): 5 Lg, and in backward three fp32 tensors at once, 12 B a logit; where no rank
+// shares the vocabulary it moves 36 B a logit, casts and kernels of forward 14, of backward 22. Fused: logits
 // and their gradient, made in forward, 2 Lg (Transformer Engine); or the logits alone, which their gradient overwrites in backward, Lg
 // (flash-attn). `logits` is written by the head's product.
 CrossEntropy cross_entropy_forward(TemplateBuilder&, SlotIndex logits, SlotIndex labels);

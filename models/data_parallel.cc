@@ -162,8 +162,9 @@ ShardedUnit sharded_unit(const TemplateStamp& stamp, const UnitResidents& reside
   unit.weights = std::max(stamp.own_weights, padded);
   unit.gradients = stamp.own_weight_gradients;
   unit.expert_gradients = Bytes(residents.expert_parameters * bytes.unsharded_gradient);
-  unit.expert_reduced_shard = Bytes(expert_share * bytes.gradient);
-  unit.reduced_shard = Bytes(share * bytes.gradient) + unit.expert_reduced_shard;
+  unit.expert_reduced_shard = Bytes(expert_share * bytes.reduced_gradient);
+  unit.reduced_shard = Bytes(share * bytes.reduced_gradient) + unit.expert_reduced_shard;
+  unit.gradient_shard = Bytes((share + expert_share) * bytes.gradient);
   return unit;
 }
 
@@ -177,6 +178,7 @@ void add_to_wrap(UnitWrap& wrap, const ShardedUnit& unit, std::int32_t number, c
   wrap.gradients += unit.gradients;
   wrap.expert_gradients += unit.expert_gradients;
   wrap.reduced_shard += unit.reduced_shard;
+  wrap.gradient_shard += unit.gradient_shard;
   wrap.expert_reduced_shard += unit.expert_reduced_shard;
   const Bytes experts = unit.expert_reduced_shard * expert_sharding_ranks(parallel);
   wrap.expert_reduce_input += experts;
@@ -207,7 +209,7 @@ void add_works(OpGraphBuilder& builder, UnitWrap& wrap, const UnitSharding& shar
   const auto kernel = [&](Bytes read, Bytes written) { return builder.work(MemoryBound{.read = read, .written = written}); };
   if (sharding.weights) {
     Bytes shards;
-    Bytes cast(wrap.reduced_shard.value / bytes.gradient * bytes.weight);
+    Bytes cast(wrap.reduced_shard.value / bytes.reduced_gradient * bytes.weight);
     for (const std::int32_t each : wrap.units) {
       const ShardedUnit& unit = sharding.units[static_cast<std::size_t>(each)];
       shards += unit.shard + unit.frozen_shard;
@@ -223,7 +225,29 @@ void add_works(OpGraphBuilder& builder, UnitWrap& wrap, const UnitSharding& shar
   const Bytes shard = wrap.reduced_shard - wrap.expert_reduced_shard;
   wrap.replicas = builder.work(collective(group, CollectiveKind::kAllReduce, shard, group.ranks / ranks, ranks));
   add_expert_works(builder, wrap, sharding, parallel);
-  wrap.add = kernel(wrap.reduced_shard + wrap.reduced_shard, wrap.reduced_shard);
+  if (sharding.casts_reduced) wrap.cast_reduced = kernel(wrap.reduced_shard, wrap.gradient_shard);
+  wrap.add = kernel(wrap.gradient_shard + wrap.gradient_shard, wrap.gradient_shard);
+}
+
+// The power of two next to the square root of `ranks` by which gradients are divided before they are summed over them (torch/distributed/
+// algorithms/_comm_hooks/default_hooks.py DefaultState._get_gradient_predivide_factor); the rest is due behind the sum.
+std::int64_t predivide_factor(std::int64_t ranks) {
+  std::int64_t factor = 1;
+  while (ranks % factor == 0 && ranks / factor > factor) factor *= 2;
+  return factor;
+}
+
+// Where parameters are views of a flat one, autograd makes a gradient of each view and copies them into that of the flat one (the backward
+// of torch.split). torch/distributed/fsdp/_runtime_utils.py _reduce_grad divides before and behind the collectives, _div_if_needed: no
+// kernel divides by 1.
+void add_flat_works(OpGraphBuilder& builder, UnitWrap& wrap, const UnitSharding& sharding, const ParallelLayout& parallel,
+                    const FrameworkPreset& framework) {
+  const auto in_place = [&](Bytes size) { return builder.work(MemoryBound{.read = size, .written = size}); };
+  if (framework.concatenates_gradients) wrap.concatenate = in_place(wrap.gradients);
+  if (!framework.predivides_gradients) return;
+  const std::int64_t ranks = parallel.replicas(), before = predivide_factor(ranks);
+  if (before > 1) wrap.predivide = in_place(sharding.casts ? wrap.reduce_input : wrap.gradients);
+  if (ranks > before) wrap.postdivide = in_place(wrap.reduced_shard);
 }
 
 // The root has what no inner wrap has: embedding and head in one where the framework says so, and where they share a table. Of ZeRO 2 every
@@ -262,12 +286,14 @@ std::optional<UnitSharding> unit_sharding(OpGraphBuilder& builder, const ChunkSt
   sharding.weights = parallel.zero >= 3;
   sharding.copies = framework.copies_out_of_gathers;
   sharding.tables = sharding.copies && framework.copies_pointer_tables;
-  sharding.casts = sharding.copies || bytes.unsharded_gradient != bytes.gradient;
+  sharding.casts = sharding.copies || bytes.unsharded_gradient != bytes.reduced_gradient;
+  sharding.casts_reduced = bytes.gradient != bytes.reduced_gradient;
   sharding.frees_by_event = framework.frees_gathers_by_event;
   sharding.has_replicas = parallel.sharding_ranks() < parallel.replicas();
   sharding.adds = micro_batches > 1 && *parallel.reduce_every_micro_batch;
   sharding.prefetch_forward = *parallel.prefetch_forward;
   sharding.prefetch_backward = *parallel.prefetch_backward;
+  sharding.prefetches_after = framework.prefetches_after_backward;
   sharding.limit = *parallel.gather_limit;
   const auto data = static_cast<std::int32_t>(Group::kData);
   sharding.cast_shard = builder.label("weight shard cast");
@@ -277,6 +303,12 @@ std::optional<UnitSharding> unit_sharding(OpGraphBuilder& builder, const ChunkSt
   sharding.reduce_scatter = builder.label("gradient reduce-scatter", data);
   sharding.replicas = builder.label("gradient all-reduce over replicas", data);
   sharding.add = builder.label("gradient shard add");
+  if (framework.concatenates_gradients) sharding.concatenate = builder.label("gradient concatenation");
+  if (framework.predivides_gradients) {
+    sharding.predivide = builder.label("gradient division");
+    sharding.postdivide = builder.label("gradient shard division");
+  }
+  if (sharding.casts_reduced) sharding.cast_reduced = builder.label("gradient shard cast");
   sharding.expert_gather = builder.label("expert weight all-gather", data);
   sharding.expert_reduce_scatter = builder.label("expert gradient reduce-scatter", data);
   sharding.expert_replicas = builder.label("expert gradient all-reduce over replicas", data);
@@ -289,6 +321,7 @@ std::optional<UnitSharding> unit_sharding(OpGraphBuilder& builder, const ChunkSt
   sharding.gathered_name = builder.label("gathered weights");
   sharding.weights_name = builder.label("unsharded weights");
   sharding.gradients_name = builder.label("unsharded gradients");
+  if (framework.concatenates_gradients) sharding.flat_name = builder.label("flat gradients");
   sharding.reduce_input_name = builder.label("reduce-scatter input");
   sharding.reduced_name = builder.label("reduced gradient shard");
   const bool reads_master = bytes.master > 0 && !framework.keeps_weight_shards;
@@ -297,7 +330,9 @@ std::optional<UnitSharding> unit_sharding(OpGraphBuilder& builder, const ChunkSt
   }
   add_wraps(sharding, stamps, parallel, framework);
   for (UnitWrap& wrap : sharding.wraps) {
-    if (!wrap.units.empty()) add_works(builder, wrap, sharding, parallel, bytes);
+    if (wrap.units.empty()) continue;
+    add_works(builder, wrap, sharding, parallel, bytes);
+    if (!wrap.trained.empty()) add_flat_works(builder, wrap, sharding, parallel, framework);
   }
   return sharding;
 }

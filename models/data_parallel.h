@@ -51,6 +51,7 @@ struct ShardedUnit {
   StorageId source;        // where it is
   Bytes frozen_shard;      // of those that are not trained
   Bytes weights, gradients, reduced_shard;
+  Bytes gradient_shard;                                          // as it lives on
   Bytes expert_weights, expert_gradients, expert_reduced_shard;  // of which routed experts'
 };
 
@@ -61,21 +62,24 @@ struct UnitWrap {
   bool reshards = true;               // gathered weights are freed after forward
   bool root = false;                  // gathered for the whole pass, reduced at its end
   std::int32_t layer = -1;            // of its only unit
-  Bytes weights, gradients, reduce_input, reduced_shard;
+  Bytes weights, gradients, reduce_input, reduced_shard, gradient_shard;
   Bytes expert_weights, expert_gradients, expert_reduce_input, expert_reduced_shard;  // of which routed experts'
   WorkId cast_shard, gather, copy_out;                                                // of weights
   WorkId reduce_copy, reduce_scatter, replicas, add;                                  // of gradients
+  WorkId concatenate, predivide, postdivide, cast_reduced;                            // likewise, FSDP1's; none: there is no such kernel
   WorkId expert_gather, expert_reduce_scatter, expert_replicas;  // over experts' own replicas; none where there is no such group
 };
 
 struct UnitSharding {
-  bool weights = false;         // ZeRO 3: gathered for every run; else only gradients are sharded
-  bool tables = false;          // the copies read tables of pointers that come from the host
-  bool copies = true;           // weights are copied out of a gathered buffer, gradients into a reduced one
-  bool casts = true;            // gradients are reduced from a buffer of their own
-  bool frees_by_event = false;  // record_stream
-  bool has_replicas = false;    // HSDP: shards are summed over the replicas too
-  bool adds = false;            // several micro-batches reduce: each adds to the shard
+  bool weights = false;           // ZeRO 3: gathered for every run; else only gradients are sharded
+  bool tables = false;            // the copies read tables of pointers that come from the host
+  bool copies = true;             // weights are copied out of a gathered buffer, gradients into a reduced one
+  bool casts = true;              // gradients are reduced from a buffer of their own
+  bool frees_by_event = false;    // record_stream
+  bool has_replicas = false;      // HSDP: shards are summed over the replicas too
+  bool adds = false;              // several micro-batches reduce: each adds to the shard
+  bool casts_reduced = false;     // the reduced shard is cast to what the parameters' shard is
+  bool prefetches_after = false;  // prefetch_backward: behind a unit's kernels, before its reduction; else before them
   bool prefetch_forward = false, prefetch_backward = false;
   std::int32_t limit = 0;
   std::vector<ShardedUnit> units;
@@ -83,7 +87,8 @@ struct UnitSharding {
   WorkId marker, table_copy;
   LabelId table, freed, cast_shard, gather, copy_out, reduce_copy, reduce_scatter, replicas, add, reduced;  // kinds
   LabelId expert_gather, expert_reduce_scatter, expert_replicas;
-  LabelId gathered_name, weights_name, gradients_name, reduce_input_name, reduced_name;
+  LabelId concatenate, predivide, postdivide, cast_reduced;
+  LabelId gathered_name, weights_name, gradients_name, flat_name, reduce_input_name, reduced_name;
 };
 
 // Of one chunk. None below ZeRO 2 and for one rank.

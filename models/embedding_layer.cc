@@ -3,6 +3,7 @@
 #include "models/embedding_block.h"
 #include "models/layer_template.h"
 #include "models/template_builder.h"
+#include "models/training_metrics.h"
 
 namespace stepsim {
 
@@ -13,6 +14,11 @@ LayerTemplate embedding_layer(const TemplateContext& context) {
   add_held_batch(builder, "token ids");
   const SlotIndex output_gradient = builder.input("output gradient", {shape.local_tokens, shape.hidden});
   embedding_backward(builder, block, output_gradient);
+  if (metrics_follow_backward(context)) {
+    const SlotIndex labels = builder.add(
+        {.name = "labels", .kind = SlotKind::kBatch, .size = {}, .shape = {shape.tokens}, .dtype = DType::kInt64, .module = ""});
+    add_metrics(builder, Direction::kBackward, metric_logits(builder), labels);
+  }
   return std::move(builder).build(
       {.input = block.tokens, .output = block.output, .output_gradient = output_gradient, .input_gradient = kNoSlot});
 }

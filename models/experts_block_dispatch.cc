@@ -25,8 +25,8 @@ Route route_of(const TemplateBuilder& builder, const ExpertRows& rows) {
       return Route::kAllToAll;
     case Dispatcher::kDeepEp:
       return Route::kDeepEp;
-    case Dispatcher::kHybridEp:
-      return Route::kHybridEp;
+    case Dispatcher::kHybridEp:  // without fused permutation it moves tokens alone, as DeepEP does
+      return builder.context().framework.fused_permutation ? Route::kHybridEp : Route::kDeepEp;
   }
   check_failed("dispatcher", __FILE__, __LINE__);
 }
@@ -54,7 +54,13 @@ double ranks_of_token(const ExpertsSpec& experts, std::int64_t local) {
 struct Way {
   Direction direction = kForward;
   std::string name;
+  bool permutes_beside = false;  // where the exchange is beside compute, the permutation of this rank's own rows is too
 };
+
+bool exchanges_beside(const TemplateBuilder& builder) {
+  const ParallelLayout& parallel = builder.context().parallel;
+  return parallel.expert > 1 && parallel.overlap_expert_exchange.value_or(false);
+}
 
 SlotIndex tokens_slot(TemplateBuilder& builder, const Way& way, const std::string& name, std::int64_t rows) {
   return builder.made(way.direction, name, {rows, builder.shape().hidden}, kModule);
@@ -77,14 +83,15 @@ struct Rows {
 };
 
 void gather_pass(TemplateBuilder& builder, const Way& way, const std::string& step, const std::vector<SlotIndex>& reads,
-                 const std::vector<SlotIndex>& writes) {
+                 const std::vector<SlotIndex>& writes, OpStream stream = OpStream::kCompute) {
   KernelPass pass{.name = way.name + " " + step,
                   .module = kModule,
                   .reads = {},
                   .writes = {},
                   .updates = {},
                   .holds = {},
-                  .kernel = MemoryKernel::kGather};
+                  .kernel = MemoryKernel::kGather,
+                  .stream = stream};
   for (const SlotIndex slot : reads) {
     if (slot != kNoSlot) pass.reads.push_back(slot);
   }
@@ -100,6 +107,7 @@ struct Exchange {
   CommunicatorRanks ranks;
   CollectiveLibrary library = CollectiveLibrary::kNccl;
   std::optional<Bytes> message{};
+  bool stays = false;  // on compute's stream, whatever the others do
 };
 
 void exchange(TemplateBuilder& builder, const Way& way, const Exchange& what, SlotIndex input, SlotIndex output) {
@@ -108,6 +116,7 @@ void exchange(TemplateBuilder& builder, const Way& way, const Exchange& what, Sl
                                      .kind = what.kind,
                                      .input = input,
                                      .output = output,
+                                     .beside_compute = exchanges_beside(builder) && !what.stays,
                                      .ranks = what.ranks,
                                      .library = what.library,
                                      .message = what.message});
@@ -144,6 +153,7 @@ SlotIndex gathered_tokens(TemplateBuilder& builder, const Dispatch& dispatch, co
                                              .message = bytes_of_tokens(builder, rows.group_tokens),
                                              .ranks = rows.group()},
                           .group = Group::kExpert,
+                          .stream = exchanges_beside(builder) ? OpStream::kExpert : OpStream::kCompute,
                           .reads = {tokens},
                           .writes = {},
                           .updates = {},
@@ -166,8 +176,8 @@ SlotIndex gathered_table(TemplateBuilder& builder, const Dispatch& dispatch, con
                                        .dtype = part.dtype,
                                        .role = Role::kCommunication,
                                        .module = ""});
-  exchange(builder, {kForward, name}, {.name = "all-gather", .kind = CollectiveKind::kAllGather, .ranks = whole_group(dispatch.rows)},
-           local, whole);
+  exchange(builder, {kForward, name},
+           {.name = "all-gather", .kind = CollectiveKind::kAllGather, .ranks = whole_group(dispatch.rows), .stays = true}, local, whole);
   return whole;
 }
 
@@ -198,7 +208,8 @@ Rows to_expert_ranks(TemplateBuilder& builder, const Dispatch& dispatch, const W
         exchanged_rows(builder, way, all_to_all, rows, ends ? last : added_rows(builder, way, "exchanged", sizes.exchanged, probabilities));
   }
   if (gathers) {
-    const Exchange gather{.name = "expert tensor all-gather", .kind = CollectiveKind::kAllGather, .ranks = expert_tensor_ranks(sizes)};
+    const Exchange gather{
+        .name = "expert tensor all-gather", .kind = CollectiveKind::kAllGather, .ranks = expert_tensor_ranks(sizes), .stays = true};
     rows = exchanged_rows(builder, way, gather, rows, sorts ? added_rows(builder, way, "gathered", sizes.rows, probabilities) : last);
   }
   if (sorts) gather_pass(builder, way, "sort", {rows.tokens, rows.probabilities}, {last.tokens, last.probabilities});
@@ -215,7 +226,7 @@ Rows from_expert_ranks(TemplateBuilder& builder, const Dispatch& dispatch, const
   }
   if (sizes.expert_tensor > 1) {
     const Exchange scatter{
-        .name = "expert tensor reduce-scatter", .kind = CollectiveKind::kReduceScatter, .ranks = expert_tensor_ranks(sizes)};
+        .name = "expert tensor reduce-scatter", .kind = CollectiveKind::kReduceScatter, .ranks = expert_tensor_ranks(sizes), .stays = true};
     rows = exchanged_rows(builder, way, scatter, rows, added_rows(builder, way, "scattered", sizes.exchanged, probabilities));
   }
   if (sizes.expert > 1) {
@@ -225,10 +236,74 @@ Rows from_expert_ranks(TemplateBuilder& builder, const Dispatch& dispatch, const
   return rows;
 }
 
+OpStream own_stream(const TemplateBuilder& builder, const Way& way) {
+  return way.permutes_beside && exchanges_beside(builder) ? OpStream::kExpert : OpStream::kCompute;
+}
+
+// The sum of each token's rows. Without fused permutation: zeros, to which each row is added (Megatron-LM moe/moe_utils.py unpermute:
+// scatter_add_), so that each row's token is read and written once more.
+void unpermute(TemplateBuilder& builder, const Way& way, const std::vector<SlotIndex>& reads, const Rows& last, OpStream stream) {
+  if (builder.context().framework.fused_permutation) {
+    gather_pass(builder, way, "unpermute", reads, {last.tokens, last.probabilities}, stream);
+    return;
+  }
+  builder.pass(
+      way.direction,
+      {.name = way.name + " zeros", .module = kModule, .reads = {}, .writes = {last.tokens}, .updates = {}, .holds = {}, .stream = stream});
+  const Bytes rows = builder.size(reads.front()), tokens = builder.size(last.tokens);
+  KernelPass pass{.name = way.name + " unpermute",
+                  .module = kModule,
+                  .reads = {},
+                  .writes = {},
+                  .updates = {last.tokens},
+                  .holds = {},
+                  .kernel = MemoryKernel::kGather,
+                  .further_reads = std::max(rows, tokens) - tokens,
+                  .further_writes = std::max(rows, tokens) - tokens,
+                  .stream = stream};
+  for (const SlotIndex slot : reads) {
+    if (slot != kNoSlot) pass.reads.push_back(slot);
+  }
+  if (last.probabilities != kNoSlot) pass.writes.push_back(last.probabilities);
+  builder.pass(way.direction, std::move(pass));
+}
+
 // What the first permutation of a way reads and makes besides the rows.
 struct Beside {
   std::vector<SlotIndex> reads, writes;
 };
+
+// HybridEP's buffers are no tensors: its kernels around the exchange are on the exchange's stream.
+void order_kernel(TemplateBuilder& builder, const Way& way, const std::string& step, const MemoryBound& work, SlotIndex rows,
+                  SlotIndex row_map, bool makes_rows) {
+  TemplateOp op{.name = way.name + " " + step,
+                .module = kModule,
+                .work = work,
+                .stream = exchanges_beside(builder) ? OpStream::kExpert : OpStream::kCompute,
+                .reads = {row_map},
+                .writes = {},
+                .updates = {},
+                .holds = {},
+                .after = {}};
+  (makes_rows ? op.updates : op.reads).push_back(rows);
+  builder.op(way.direction, std::move(op));
+}
+
+// The tokens that arrived in the buffer become the rows of the experts.
+void order_arrived(TemplateBuilder& builder, const Dispatch& dispatch, const Way& way, SlotIndex rows) {
+  if (builder.context().framework.permutes_in_exchange) return;
+  const Bytes read = bytes_of_tokens(builder, dispatch.rows.arrived) + builder.size(dispatch.row_map);
+  const MemoryBound work{.read = read, .written = builder.size(rows), .kernel = MemoryKernel::kGather};
+  order_kernel(builder, way, "permute", work, rows, dispatch.row_map, true);
+}
+
+// Each token's rows on this rank are summed into the buffer.
+void sum_returning(TemplateBuilder& builder, const Dispatch& dispatch, const Way& way, SlotIndex rows) {
+  if (builder.context().framework.permutes_in_exchange) return;
+  const Bytes read = builder.size(rows) + builder.size(dispatch.row_map);
+  const MemoryBound work{.read = read, .written = bytes_of_tokens(builder, dispatch.rows.arrived), .kernel = MemoryKernel::kGather};
+  order_kernel(builder, way, "unpermute", work, rows, dispatch.row_map, false);
+}
 
 // From this rank's tokens to the rows of its experts, `last`.
 void spread(TemplateBuilder& builder, const Dispatch& dispatch, const Way& way, const Rows& in, const Rows& last, const Beside& beside) {
@@ -253,7 +328,7 @@ void spread(TemplateBuilder& builder, const Dispatch& dispatch, const Way& way, 
       const bool moved = sizes.expert > 1 || sizes.expert_tensor > 1;
       STEPSIM_CHECK(moved);
       const Rows permuted = added_rows(builder, way, "permuted", sizes.sent, last.probabilities != kNoSlot);
-      gather_pass(builder, way, "permute", reads, writes(permuted));
+      gather_pass(builder, way, "permute", reads, writes(permuted), own_stream(builder, way));
       to_expert_ranks(builder, dispatch, way, permuted, last);
       return;
     }
@@ -266,6 +341,7 @@ void spread(TemplateBuilder& builder, const Dispatch& dispatch, const Way& way, 
     }
     case Route::kHybridEp:
       exchange(builder, way, library_exchange(builder, sizes, CollectiveKind::kDispatch), in.tokens, last.tokens);
+      order_arrived(builder, dispatch, way, last.tokens);
       reads.front() = kNoSlot;
       if (last.probabilities != kNoSlot) gather_pass(builder, way, "probabilities", reads, {last.probabilities});
       return;
@@ -279,7 +355,7 @@ SlotIndex collect(TemplateBuilder& builder, const Dispatch& dispatch, const Way&
   const std::int64_t hidden = builder.shape().hidden;
   switch (route_of(builder, sizes)) {
     case Route::kLocal:
-      gather_pass(builder, way, "unpermute", {in.tokens, in.probabilities, dispatch.row_map, factor}, {last.tokens, last.probabilities});
+      unpermute(builder, way, {in.tokens, in.probabilities, dispatch.row_map, factor}, last, OpStream::kCompute);
       return in.tokens;
     case Route::kAllGather: {
       Rows whole{.tokens = builder.made(way.direction, way.name + ", all tokens", {sizes.group_tokens, hidden}, kModule)};
@@ -287,15 +363,14 @@ SlotIndex collect(TemplateBuilder& builder, const Dispatch& dispatch, const Way&
         whole.probabilities =
             fp32_slot(builder, way, way.name + " probabilities, all tokens", {sizes.group_tokens, builder.context().model.experts.experts});
       }
-      gather_pass(builder, way, "unpermute", {in.tokens, in.probabilities, dispatch.row_map}, {whole.tokens, whole.probabilities});
+      unpermute(builder, way, {in.tokens, in.probabilities, dispatch.row_map}, whole, OpStream::kCompute);
       exchanged_rows(builder, way, {.name = "reduce-scatter", .kind = CollectiveKind::kReduceScatter, .ranks = whole_group(sizes)}, whole,
                      last);
       return in.tokens;
     }
     case Route::kAllToAll: {
       const Rows rows = from_expert_ranks(builder, dispatch, way, in);
-      gather_pass(builder, way, "unpermute", {rows.tokens, rows.probabilities, dispatch.row_map, factor},
-                  {last.tokens, last.probabilities});
+      unpermute(builder, way, {rows.tokens, rows.probabilities, dispatch.row_map, factor}, last, own_stream(builder, way));
       return rows.tokens;
     }
     case Route::kDeepEp:
@@ -303,7 +378,9 @@ SlotIndex collect(TemplateBuilder& builder, const Dispatch& dispatch, const Way&
       SlotIndex tokens = in.tokens;
       if (route_of(builder, sizes) == Route::kDeepEp) {
         tokens = tokens_slot(builder, way, way.name + ", arrived", sizes.arrived);
-        gather_pass(builder, way, "unpermute", {in.tokens, dispatch.row_map}, {tokens});
+        unpermute(builder, way, {in.tokens, dispatch.row_map}, {tokens}, OpStream::kCompute);
+      } else {
+        sum_returning(builder, dispatch, way, in.tokens);
       }
       exchange(builder, way, library_exchange(builder, sizes, CollectiveKind::kCombine), tokens, last.tokens);
       if (last.probabilities != kNoSlot) {
@@ -318,6 +395,51 @@ SlotIndex collect(TemplateBuilder& builder, const Dispatch& dispatch, const Way&
 std::int64_t mapped_tokens(Route route, const ExpertRows& rows) {
   if (route == Route::kAllGather) return rows.group_tokens;
   return route == Route::kDeepEp ? rows.arrived : rows.tokens;
+}
+
+bool prepares(const TemplateBuilder& builder) {
+  const TemplateContext& context = builder.context();
+  const CudaGraph graph = context.training.cuda_graph.value_or(context.framework.cuda_graph);
+  return context.framework.reads_expert_counts && graph != CudaGraph::kFull;
+}
+
+SlotIndex counts_slot(TemplateBuilder& builder, const std::string& name, std::vector<std::int64_t> shape, DType dtype) {
+  return builder.add({.name = name,
+                      .kind = SlotKind::kWorkspace,
+                      .size = {},
+                      .shape = std::move(shape),
+                      .dtype = dtype,
+                      .role = Role::kWorkspace,
+                      .module = ""});
+}
+
+void prepare(TemplateBuilder& builder, const Dispatch& dispatch, const Way& way) {
+  const std::int64_t experts = builder.context().model.experts.experts;
+  const ExpertRows& sizes = dispatch.rows;
+  SlotIndex counted = dispatch.router.map;
+  const bool alone = sizes.group() == 1, by_map = !alone && route_of(builder, sizes) == Route::kHybridEp;
+  if (by_map) {
+    counted = counts_slot(builder, "routing map of the group", {sizes.group_tokens, experts}, builder.slot(counted).dtype);
+    exchange(builder, way,
+             {.name = "routing map all-gather", .kind = CollectiveKind::kAllGather, .ranks = whole_group(sizes), .stays = true},
+             dispatch.router.map, counted);
+  }
+  SlotIndex counts = counts_slot(builder, "tokens by expert", {experts}, DType::kInt64);
+  gather_pass(builder, way, "count", {counted}, {counts});
+  if (!alone && !by_map) {
+    const SlotIndex all = counts_slot(builder, "tokens by expert and rank", {sizes.group(), experts}, DType::kInt64);
+    exchange(builder, way, {.name = "count all-gather", .kind = CollectiveKind::kAllGather, .ranks = whole_group(sizes), .stays = true},
+             counts, all);
+    counts = all;
+  }
+  builder.op(way.direction, {.name = way.name + " counts to the host",
+                             .module = kModule,
+                             .work = Copy{.bytes = builder.size(counts), .direction = CopyDirection::kDeviceToHost},
+                             .reads = {counts},
+                             .writes = {},
+                             .updates = {},
+                             .holds = {},
+                             .after = {}});
 }
 
 SlotIndex table_gradient(TemplateBuilder& builder, const Router& router, const std::string& name) {
@@ -350,6 +472,7 @@ Dispatch dispatch_forward(TemplateBuilder& builder, const Router& router, SlotIn
   Dispatch dispatch{.rows = expert_rows(builder.context(), builder.shape()), .router = router};
   const Route route = route_of(builder, dispatch.rows);
   const bool gathers = route == Route::kAllGather;
+  if (prepares(builder)) prepare(builder, dispatch, way);
   const SlotIndex map = gathers ? gathered_table(builder, dispatch, "routing map", router.map) : router.map;
   SlotIndex probabilities = kNoSlot;
   if (by_row || !merges_table(route)) {
@@ -369,7 +492,7 @@ Dispatch dispatch_forward(TemplateBuilder& builder, const Router& router, SlotIn
 }
 
 SlotIndex combine_forward(TemplateBuilder& builder, Dispatch& dispatch, SlotIndex expert_output, bool by_row) {
-  const Way way{kForward, "token combine"};
+  const Way way{kForward, "token combine", true};
   const bool merges = !by_row && merges_table(route_of(builder, dispatch.rows));
   SlotIndex rows = expert_output;
   if (!by_row && !merges) {
@@ -384,7 +507,7 @@ SlotIndex combine_forward(TemplateBuilder& builder, Dispatch& dispatch, SlotInde
 }
 
 CombineGradients combine_backward(TemplateBuilder& builder, const Dispatch& dispatch, SlotIndex output_gradient, bool by_row) {
-  const Way way{kBackward, "token combine backward"};
+  const Way way{kBackward, "token combine backward", true};
   CombineGradients gradients;
   gradients.expert_output = tokens_slot(builder, way, "experts output gradient", dispatch.rows.rows);
   if (by_row) {

@@ -7,7 +7,19 @@
 //   its experts; back, sums are scattered.
 // - all-to-all (MoEAlltoAllTokenDispatcher): rows are sorted by expert, exchanged between expert-parallel ranks, gathered between
 //   expert-tensor ranks and sorted again.
-// - DeepEP, HybridEP (MoEFlexTokenDispatcher): a token moves once to each rank that it goes to; HybridEP permutes while it moves.
+// - DeepEP, HybridEP (MoEFlexTokenDispatcher): a token moves once to each rank that it goes to. HybridEP receives into a buffer of its own,
+// from
+//   which a kernel behind it makes the rows, unless the preset permutes_in_exchange (Megatron-LM PR 4073); likewise back.
+//
+// Beside compute (overlap_expert_exchange; Megatron-LM --overlap-moe-expert-parallel-comm, core/models/gpt/fine_grained_callables.py):
+// exchanges between expert-parallel ranks are on OpStream::kExpert, and with them the permutation of this rank's own rows around the
+// combine, which is in that node there. What waits for them is what reads them: within one micro-batch little stands beside an exchange;
+// passes of two that are written in turn hide each other's.
+//
+// Preparation (where the preset reads_expert_counts, and not within a full CUDA graph): rows are counted by expert, counts (for
+// HybridEP the routing map) are gathered, and the host reads them before it launches what follows (TEGroupedMLP.forward:
+// tokens_per_expert.tolist(); token_dispatcher.py _maybe_dtoh_and_synchronize). So what it costs is what the run-ahead of the host had
+// hidden, not a time of its own.
 #pragma once
 
 #include <string>

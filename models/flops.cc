@@ -33,7 +33,8 @@ struct Counting {
 
 // Tokens of a sequence: encoder-decoders have two kinds.
 struct Tokens {
-  double encoder = 0, decoder = 0;  // without an encoder both are the sequence's
+  double encoder = 0, decoder = 0;            // without an encoder both are the sequence's
+  std::span<const std::int64_t> documents{};  // packed into it; none: one
   double share() const { return decoder / encoder; }
 };
 
@@ -41,6 +42,15 @@ struct Tokens {
 struct LayerFlops {
   double matrices = 0, attention = 0;
 };
+
+// Keys that a query may see, its mean over the sequence: of its document, or a window of that.
+double keys_seen(const LayerKind& kind, double own, std::span<const std::int64_t> documents) {
+  const auto limited = [&](double keys) { return kind.window > 0 ? std::min(static_cast<double>(kind.window), keys) : keys; };
+  if (documents.empty()) return limited(own);
+  double sum = 0;
+  for (const std::int64_t length : documents) sum += static_cast<double>(length) * limited(static_cast<double>(length));
+  return sum / own;
+}
 
 // Every query against all keys, or those in its window: 2 multiply-adds a key and channel.
 double square_attention(double channels, double keys) { return 2.0 * channels * keys; }
@@ -53,8 +63,7 @@ LayerFlops products_of_layer(const ModelSpec& model, const LayerKind& kind, cons
   const bool halved = counting.causal_half && model.causal && kind.side != LayerSide::kEncoder;
   const auto channels = static_cast<double>(layer.attention_channels);
   const double own = decoder ? tokens.decoder : tokens.encoder;
-  const double keys = kind.window > 0 ? std::min(static_cast<double>(kind.window), own) : own;
-  const double attention = square_attention(channels, keys) / (halved ? 2.0 : 1.0);
+  const double attention = square_attention(channels, keys_seen(kind, own, tokens.documents)) / (halved ? 2.0 : 1.0);
   if (!decoder) return {2.0 * static_cast<double>(weights), attention};
   // Keys and values of the attention over the encoder's output are projected from the encoder's tokens.
   const std::int64_t cross = 2 * model.hidden * model.kv_heads * model.head_dim;
@@ -211,10 +220,12 @@ FlopsConvention default_convention(const ModelSpec& model) {
 }
 
 FlopsPerToken flops_per_token(FlopsConvention convention, const ModelSpec& model, std::int64_t sequence, std::int64_t vocab_padded,
-                              std::int64_t decoder_sequence) {
+                              std::int64_t decoder_sequence, std::span<const std::int64_t> packed) {
   STEPSIM_CHECK(sequence > 0);
   const bool two = model.encoder_layers > 0 && decoder_sequence > 0;
-  const Tokens tokens = {static_cast<double>(sequence), static_cast<double>(two ? decoder_sequence : sequence)};
+  const bool megatron = convention == FlopsConvention::kMegatronCausal || convention == FlopsConvention::kMegatronFull;
+  Tokens tokens = {.encoder = static_cast<double>(sequence), .decoder = static_cast<double>(two ? decoder_sequence : sequence)};
+  if (megatron && model.encoder_layers == 0) tokens.documents = packed;
   FlopsPerToken flops = forward_flops(convention, model, tokens, sequence, vocab_padded);
   flops.model = 3.0 * flops.forward();  // backward: a gradient for each of the two factors of every product
   return flops;
@@ -251,7 +262,8 @@ Rerun rerun_of_plan(const PlacementPlan& plan, const LayerStack& stack) {
 
 StepFlops step_flops(FlopsConvention convention, const ModelSpec& model, const TrainingRecipe& training, std::int64_t vocab_padded,
                      const Rerun& rerun) {
-  const FlopsPerToken flops = flops_per_token(convention, model, training.sequence, vocab_padded, training.decoder_sequence);
+  const FlopsPerToken flops =
+      flops_per_token(convention, model, training.sequence, vocab_padded, training.decoder_sequence, training.packed);
   const double tokens = static_cast<double>(training.global_batch) * static_cast<double>(training.sequence);
   const auto layers = static_cast<double>(model.layers);
   const double layer_matrices = flops.layer_matrices / layers, attention = flops.attention / layers;  // of the average layer

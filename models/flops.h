@@ -2,7 +2,9 @@
 // counts 2. Sources and the reference values: ARCHITECTURE.md "Metrics"; tests/validation/flops_conventions.csv.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,6 +38,10 @@ FlopsConvention default_convention(const ModelSpec&);
 
 // Forward FLOPs of one token (an encoder-decoder's: of the encoder's sequence, which the decoder's tokens are spread over), summed over all
 // layers of whatever kind: experts count top_k times, a window limits keys where a convention adds up products.
+//
+// `packed`: documents of one sequence, whose tokens add up to it. Megatron-LM's conventions count the sum of squared lengths
+// (num_floating_point_operations, seqlen_squared_sum), each document its own window; all others have one length in their formula and count
+// the whole sequence, whatever is packed into it (PaLM appendix B, torchtitan utils.py, llm-foundry, MaxText; 6N counts no attention).
 struct FlopsPerToken {
   double layer_matrices = 0;  // matrix products of the layers, without attention scores
   double attention = 0;       // QK^T and PV of the layers in this convention
@@ -45,7 +51,7 @@ struct FlopsPerToken {
   double forward() const { return layer_matrices + attention + head + multi_token; }
 };
 FlopsPerToken flops_per_token(FlopsConvention, const ModelSpec&, std::int64_t sequence, std::int64_t vocab_padded,
-                              std::int64_t decoder_sequence = 0);
+                              std::int64_t decoder_sequence = 0, std::span<const std::int64_t> packed = {});
 
 // What the placement runs again, in units of the forward of the model's average layer (matrices, attention apart), summed over the stage's
 // layers, for one micro-batch. A layer with more work than the average counts more than 1.

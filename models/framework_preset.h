@@ -119,9 +119,11 @@ struct FrameworkPreset {
   bool loops_over_parameters = false;  // a Python loop: each parameter's elementwise kernels one by one, and a host read each
   // Experts
   bool fused_expert_mlp = false;         // activation, its probabilities and its cast ride on the grouped products
-  bool fused_permutation = true;         // rows are put in order within dispatch and combine, or by one kernel; false: index kernels
+  bool fused_permutation = true;         // rows are put in order by one kernel; false: index kernels
+  bool permutes_in_exchange = false;     // HybridEP: within dispatch and combine; false: by kernels of its own around them
   bool eager_expert_activation = false;  // the activation of experts as single elementwise kernels
-  Duration dispatch_preparation{};       // of each layer's dispatch: counts, maps and their host reads, not within a CUDA graph
+  bool reads_expert_counts =
+      false;  // the host waits for the rows of each expert before it launches their products; not within a full CUDA graph
   // Eager layers
   bool fused_qkv = true;   // one product for query, key and value; false: three
   bool fused_norm = true;  // one kernel, which saves its input; false: an fp32 copy of the input and the normalised values are saved

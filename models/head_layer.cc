@@ -16,6 +16,7 @@
 #include "models/multi_token.h"
 #include "models/norm_block.h"
 #include "models/template_builder.h"
+#include "models/training_metrics.h"
 #include "sim/input_error.h"
 
 namespace stepsim {
@@ -72,6 +73,11 @@ SlotIndex logits_slot(TemplateBuilder& builder, const std::string& name) {
                       .module = ""});
 }
 
+// What a loss is made of: of the main one, which metrics read too, or of multi-token prediction's.
+SlotIndex loss_logits(TemplateBuilder& builder, bool measured) {
+  return measured && metrics_follow_backward(builder.context()) ? metric_logits(builder) : logits_slot(builder, "logits");
+}
+
 // From hidden states to a loss.
 struct LossEnd {
   ColumnInput column;
@@ -80,25 +86,29 @@ struct LossEnd {
   SlotIndex output() const { return chunked ? chunked->loss : loss.loss; }
 };
 
-LossEnd loss_forward(TemplateBuilder& builder, Linear& head, const std::string& input_name, SlotIndex input, SlotIndex labels) {
+LossEnd loss_forward(TemplateBuilder& builder, Linear& head, const std::string& input_name, SlotIndex input, SlotIndex labels,
+                     bool measured) {
   LossEnd end;
   end.column = gathered_input(builder, input_name, input, "");
   if (builder.context().training.loss == LossKind::kChunked) {
     end.chunked = chunked_head_forward(builder, head, end.column.product, labels);
     return end;
   }
-  if (!head.bias.present()) {
-    const SlotIndex logits = logits_slot(builder, "logits");
+  SlotIndex logits = kNoSlot;
+  if (head.bias.present()) {
+    const SlotIndex product = logits_slot(builder, "logits without bias");
+    linear_forward(builder, head, end.column.product, product);
+    logits = loss_logits(builder, measured);
+    builder.pass(kForward,
+                 {.name = "head bias", .module = "", .reads = {product, head.bias.value}, .writes = {logits}, .updates = {}, .holds = {}});
+  } else {
+    logits = loss_logits(builder, measured);
     linear_forward(builder, head, end.column.product, logits);
-    end.loss = cross_entropy_forward(builder, logits, labels);
-    return end;
   }
-  const SlotIndex product = logits_slot(builder, "logits without bias");
-  linear_forward(builder, head, end.column.product, product);
-  const SlotIndex logits = logits_slot(builder, "logits");
-  builder.pass(kForward,
-               {.name = "head bias", .module = "", .reads = {product, head.bias.value}, .writes = {logits}, .updates = {}, .holds = {}});
   end.loss = cross_entropy_forward(builder, logits, labels);
+  if (measured && has_metrics(builder.context()) && !metrics_follow_backward(builder.context())) {
+    add_metrics(builder, kForward, logits, labels);
+  }
   return end;
 }
 
@@ -146,7 +156,7 @@ std::vector<Prediction> predictions_forward(TemplateBuilder& builder, Linear& he
   for (Prediction& each : predictions) {
     builder.set_prefix(each.prefix);
     // Labels are shifted once more for each layer: copies.
-    each.end = loss_forward(builder, head, "final norm output", each.layer.final_norm.output, labels_slot(builder));
+    each.end = loss_forward(builder, head, "final norm output", each.layer.final_norm.output, labels_slot(builder), false);
   }
   builder.set_prefix("");
   return predictions;
@@ -174,7 +184,11 @@ void predictions_backward(TemplateBuilder& builder, const Linear& head, const st
 }
 
 void check_loss(const TemplateContext& context) {
-  if (context.training.loss != LossKind::kChunked || !context.model.head_transform) return;
+  if (context.training.loss != LossKind::kChunked) return;
+  if (has_metrics(context)) {
+    throw InputError({"--loss"}, "found chunked with " + context.framework.name + ", wanted plain or fused: its metrics read all logits");
+  }
+  if (!context.model.head_transform) return;
   throw InputError({"--loss"}, "found chunked with " + context.model.name + ", wanted plain or fused: its head has a bias");
 }
 
@@ -215,7 +229,7 @@ LayerTemplate head_layer(const TemplateContext& given) {
   Linear head = head_linear(builder);
   const std::vector<Prediction> predictions = predictions_forward(builder, head, norm.output);
   const LossEnd end = loss_forward(builder, head, transform ? "head norm output" : "final norm output",
-                                   transform ? transform->norm.output : norm.output, labels);
+                                   transform ? transform->norm.output : norm.output, labels, true);
 
   SlotIndex gradient = loss_backward(builder, head, end);
   predictions_backward(builder, head, predictions, gradient);

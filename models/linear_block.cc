@@ -4,7 +4,9 @@
 
 #include "models/low_precision.h"
 #include "models/stored_format.h"
+#include "models/tensor_overlap.h"
 #include "models/trainable.h"
+#include "sim/check.h"
 
 namespace stepsim {
 
@@ -107,6 +109,9 @@ struct OutputGradient {
 };
 
 OutputGradient cast_gradient(TemplateBuilder& builder, const Linear& linear, SlotIndex gradient) {
+  const bool gathered_low = builder.slot(gradient).dtype == builder.shape().product && builder.low_precision();
+  STEPSIM_CHECK(!gathered_low || is_low(builder, linear));
+  if (gathered_low) return {gradient, gradient, builder.by_columns(gradient)};
   if (!is_low(builder, linear)) return {gradient, gradient, gradient};
   // E5M2 where the recipe is hybrid: as many bytes (Transformer Engine: Format.HYBRID).
   const LowCopies copies = low_cast(builder, kBackward,
@@ -118,8 +123,26 @@ OutputGradient cast_gradient(TemplateBuilder& builder, const Linear& linear, Slo
   return {gradient, copies.rows, copies.columns};
 }
 
-void own_weight_gradient(TemplateBuilder& builder, const Linear& linear, SlotIndex input, const OutputGradient& gradient) {
+// Products that read one layout only take a transposed copy of what was gathered by rows (Transformer Engine pytorch/distributed.py
+// _all_gather_fp8: _create_transpose).
+SlotIndex transposed(TemplateBuilder& builder, const Linear& linear, SlotIndex gathered) {
+  const Slot whole = builder.slot(gathered);
+  const SlotIndex columns =
+      low_slot(builder, whole.name + ", transposed", SlotKind::kWorkspace, whole.shape.front(), whole.shape.back(), "");
+  builder.pass(kBackward, {.name = whole.name + " transpose",
+                           .module = linear.module,
+                           .reads = {gathered},
+                           .writes = {columns},
+                           .updates = {},
+                           .holds = {},
+                           .kernel = MemoryKernel::kQuantize});
+  builder.set_by_columns(gathered, columns);
+  return columns;
+}
+
+void own_weight_gradient(TemplateBuilder& builder, const Linear& linear, SlotIndex input, OutputGradient gradient) {
   if (!is_trained(linear)) return;
+  if (gradient.columns == kNoSlot) gradient.columns = transposed(builder, linear, gradient.whole);
   SlotIndex operand = linear.quantised_input != kNoSlot ? linear.quantised_input : input;
   const bool cast_again = is_low(builder, linear) && builder.slot(operand).dtype != builder.shape().product;
   if (cast_again) {
@@ -204,7 +227,8 @@ void lora_backward(TemplateBuilder& builder, const Linear& linear, SlotIndex inp
 
 SlotIndex reduced_gradient(TemplateBuilder& builder, const std::string& name, SlotIndex partial) {
   const DeviceShape& shape = builder.shape();
-  const bool beside = builder.context().framework.backward_all_reduce_overlaps_weight_gradient;
+  const bool ring = builder.in_layer() && overlaps_tensor_collectives(builder.context());
+  const bool beside = builder.context().framework.backward_all_reduce_overlaps_weight_gradient || ring;
   if (!shape.sequence_parallel) {
     builder.collective(kBackward, {.name = name + " gradient all-reduce", .module = "", .input = partial, .beside_compute = beside});
     return partial;
@@ -271,7 +295,11 @@ Linear make_expert_linear(TemplateBuilder& builder, const std::string& name, con
 
 // What the product reads, and what stays for the weight's gradient.
 static SlotIndex cast_input(TemplateBuilder& builder, Linear& linear, SlotIndex input, const Linear* cast) {
-  if (!is_low(builder, linear) || builder.slot(input).dtype == builder.shape().product) return input;
+  if (!is_low(builder, linear)) return input;
+  if (builder.slot(input).dtype == builder.shape().product) {
+    linear.quantised_input = builder.by_columns(input);  // none: it is what stays itself
+    return input;
+  }
   if (cast != nullptr && cast->cast_input != kNoSlot) {
     linear.cast_input = cast->cast_input;
     linear.quantised_input = cast->quantised_input;
@@ -301,11 +329,10 @@ void linear_forward(TemplateBuilder& builder, Linear& linear, SlotIndex input, S
   if (linear.lora_up.present()) lora_forward(builder, linear, input, output);
 }
 
-// Below 16 bits the input is cast before it is gathered, and its own part's cast is what stays (Transformer Engine
-// module/layernorm_linear.py: ln_out is quantised, then gather_along_first_dim). LoRA's branch reads 16 bits, so then it is not.
+// LoRA's branch reads 16 bits, so then it is not.
 static bool gathers_low(const TemplateBuilder& builder) {
   const TemplateContext& context = builder.context();
-  return builder.low_precision() && context.framework.saves_quantised_inputs && context.framework.sequence_parallel_gather_again &&
+  return builder.low_precision() && context.framework.saves_quantised_inputs &&
          context.training.trainable.kind != TrainableMask::Kind::kLora;
 }
 
@@ -324,8 +351,8 @@ static ColumnInput gathered_low(TemplateBuilder& builder, const std::string& nam
 ColumnInput gathered_input(TemplateBuilder& builder, const std::string& name, SlotIndex local, const std::string& module) {
   const DeviceShape& shape = builder.shape();
   if (!shape.sequence_parallel) return {.name = name, .product = local, .saved = local};
-  if (gathers_low(builder)) return gathered_low(builder, name, local, module);
   const bool again = builder.context().framework.sequence_parallel_gather_again;
+  if (again && gathers_low(builder)) return gathered_low(builder, name, local, module);
   const std::vector<std::int64_t> part = builder.slot(local).shape;
   const std::vector<std::int64_t> whole_shape = {part.front() * shape.ranks, part.back()};
   const std::string whole_name = name + ", gathered";
@@ -388,9 +415,35 @@ SlotIndex reduced_output(TemplateBuilder& builder, const std::string& name, cons
   return local;
 }
 
+// Blocks with scales along one dimension do not turn: they are gathered by columns too.
+static SlotIndex gathered_low_gradient(TemplateBuilder& builder, const std::string& name, const std::string& module, SlotIndex local) {
+  const TrainingRecipe& training = builder.context().training;
+  const bool twice = has_block_scales(training), transposes = !twice && casts_both_ways(training);
+  const LowCopies copies =
+      low_cast(builder, kBackward, {.name = name, .module = module, .source = local, .by_rows = true, .by_columns = twice});
+  const std::vector<std::int64_t> part = builder.slot(local).shape;
+  const auto gather = [&](const std::string& suffix, SlotIndex from, bool beside) {
+    const SlotIndex whole =
+        low_slot(builder, name + ", gathered" + suffix, SlotKind::kWorkspace, part.front() * builder.shape().ranks, part.back(), "");
+    builder.collective(kBackward, {.name = name + " all-gather" + suffix,
+                                   .module = module,
+                                   .kind = CollectiveKind::kAllGather,
+                                   .input = from,
+                                   .output = whole,
+                                   .beside_compute = beside});
+    return whole;
+  };
+  const SlotIndex rows = gather("", copies.rows, false);
+  if (!transposes) {
+    builder.set_by_columns(rows, twice ? gather(" by columns", copies.columns, overlaps_tensor_collectives(builder.context())) : rows);
+  }
+  return rows;
+}
+
 SlotIndex gathered_gradient(TemplateBuilder& builder, const std::string& name, const std::string& module, SlotIndex local) {
   const DeviceShape& shape = builder.shape();
   if (!shape.sequence_parallel) return local;
+  if (gathers_low(builder)) return gathered_low_gradient(builder, name + " gradient", module, local);
   const std::vector<std::int64_t> part = builder.slot(local).shape;
   const SlotIndex whole = builder.gathered(name + " gradient, gathered", {part.front() * shape.ranks, part.back()});
   builder.collective(

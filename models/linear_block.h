@@ -1,5 +1,12 @@
 // Linear layers on one device: the three matrix products, and the collectives of column- and row-parallel layers with or without sequence
 // parallelism (Megatron-LM's f, f-bar, g, g-bar: arXiv 2205.05198 section 4.2.2). Knows no block that uses them.
+//
+// Below 16 bits Transformer Engine casts this device's part before a gather moves it: of a column-parallel layer's input, whose part's cast
+// is what stays (module/layernorm_linear.py: ln_out is quantised, then gather_along_first_dim), and of a row-parallel layer's output
+// gradient (module/base.py grad_output_preprocess: gather_along_first_dim with the quantizer, or fill_userbuffers_buffer_for_all_gather): 8
+// bits move, not
+// 16. Blocks with scales move twice, by rows and by columns (distributed.py _all_gather_mxfp8); tensor-wide scales once, and where products
+// read one layout only the whole is transposed (_all_gather_fp8).
 #pragma once
 
 #include <span>
@@ -53,7 +60,8 @@ SlotIndex column_backward(TemplateBuilder&, const ColumnInput& input, std::span<
 // The sum over the group of what a row-parallel layer made: all-reduced in place, or scattered under sequence parallelism.
 SlotIndex reduced_output(TemplateBuilder&, const std::string& name, const std::string& module, SlotIndex partial);
 
-// The reverse of reduced_output: the whole output gradient (gathered under sequence parallelism, otherwise itself).
+// The reverse of reduced_output: the whole output gradient (gathered under sequence parallelism, otherwise itself), below 16 bits where
+// Transformer Engine gathers it so. For row_backward alone.
 SlotIndex gathered_gradient(TemplateBuilder&, const std::string& name, const std::string& module, SlotIndex local);
 
 // Input and weight gradient of a row-parallel layer; returns the input gradient.

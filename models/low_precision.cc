@@ -56,10 +56,11 @@ LowBytes low_bytes(const TrainingRecipe& training, std::int64_t rows, std::int64
   check_failed("precision", __FILE__, __LINE__);
 }
 
-bool casts_both_ways(const TrainingRecipe& training) {
-  const bool tensor_scales = training.precision == Precision::kFp8 && training.scaling != ScalingRecipe::kBlockwise;
-  return !tensor_scales || training.fp8_reads_one_layout;
+bool has_block_scales(const TrainingRecipe& training) {
+  return training.precision != Precision::kFp8 || training.scaling == ScalingRecipe::kBlockwise;
 }
+
+bool casts_both_ways(const TrainingRecipe& training) { return has_block_scales(training) || training.fp8_reads_one_layout; }
 
 Bytes cached_weight(const TrainingRecipe& training, std::int64_t rows, std::int64_t columns) {
   const Bytes copy = low_bytes(training, rows, columns).all();

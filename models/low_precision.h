@@ -19,6 +19,9 @@ struct LowBytes {
 };
 LowBytes low_bytes(const TrainingRecipe&, std::int64_t rows, std::int64_t columns);
 
+// Whether values share scales along one dimension: a copy by rows is none by columns, whatever products read.
+bool has_block_scales(const TrainingRecipe&);
+
 // Whether casts write a second copy by columns: where scales lie along one dimension, and where products read one layout only.
 bool casts_both_ways(const TrainingRecipe&);
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "models/graph_scopes.h"
 #include "models/host_copies.h"
 #include "models/script_writer.h"
 #include "models/sharded_runs.h"
@@ -35,7 +36,7 @@ class PlanReplay {
  public:
   PlanReplay(OpGraphBuilder& builder, const ChunkStamps& stamps, const PlacementPlan& plan, std::span<const UnitResidents> residents,
              const StepLabels& labels, const ScriptOptions& options)
-      : builder_(builder), stamps_(stamps), residents_(residents), labels_(labels), options_(options) {
+      : builder_(builder), stamps_(stamps), residents_(residents), labels_(labels), options_(options), graphs_(options.graphs_scopes) {
     add_units();
     read_moves(plan);
     add_batch();
@@ -554,10 +555,13 @@ class PlanReplay {
     const std::int32_t number = writer_.begin({.work = source.work,
                                                .kind = source.kind,
                                                .phase = phase,
-                                               .stream = source.on_tensor_stream ? PassStream::kTensor : PassStream::kCompute,
+                                               .stream = pass_stream(source.stream),
                                                .queued = source.queued,
                                                .group = source.group,
-                                               .layer = unit.layer});
+                                               .layer = unit.layer,
+                                               .graph = graphs_.of(*unit.stamp->source, unit.layer, index, phase, writer_.next_op())});
+    writer_.script().graphs = std::max(writer_.script().graphs, writer_.op().graph + 1);
+    writer_.op().launched_after = std::exchange(host_read_, source.host_reads ? number : -1);
     if (phase == Phase::kForward && !batch_claimed_) claim_batch();
     for (const StampOperand& operand : source.reads) read(unit, operand, phase);
     for (const StampOperand& operand : source.updates) {
@@ -633,6 +637,7 @@ class PlanReplay {
   std::span<const UnitResidents> residents_;
   const StepLabels& labels_;
   const ScriptOptions& options_;
+  GraphScopes graphs_;
   ScriptWriter writer_;
   std::optional<ShardedRuns> shards_;
   std::vector<Unit> units_;
@@ -653,6 +658,7 @@ class PlanReplay {
   std::vector<std::pair<std::int32_t, std::int32_t>> deferred_ops_;     // unit and op
   bool deferring_ = false, batch_claimed_ = false;
   std::int32_t output_ = -1, output_op_ = -1;  // as the forward pass left it
+  std::int32_t host_read_ = -1;                // the op that was written last, if the host waits for it
   std::size_t next_bucket_ = 0;
 };
 

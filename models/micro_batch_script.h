@@ -40,6 +40,7 @@ struct ScriptOp {
   CopyEngine engine = CopyEngine::kNone;               // a copy's
   std::int32_t layer = -1;
   std::int32_t origin = -1;  // the script op that this one runs again
+  std::int32_t graph = -1;   // consecutive ops of one number are launched as one CUDA graph; -1: by itself
   // The launch waits for the end of a unit's run of this pass, counted from 0 in the order of the pass; < 0: of earlier passes of the
   // stage, -1 the last one of the pass before. kNoLimit: it does not wait.
   std::int32_t after_unit_run = kNoLimit;
@@ -67,6 +68,7 @@ struct MicroBatchScript {
   std::vector<StorageId> holds;       // codes
 
   std::array<std::int32_t, 3> pass_end{};                   // by PassKind: ends of the passes' ops
+  std::int32_t graphs = 0;                                  // numbers of CUDA graphs are below this
   std::array<std::vector<std::int32_t>, 3> unit_ends;       // by PassKind: the last compute op of each unit's run
   std::vector<std::int32_t> forward_units, forward_begins;  // of the forward pass's runs: their units, their first ops
   // What crosses the chunk's ends, where there is a chunk beside it; -1: nothing.
@@ -114,6 +116,7 @@ struct ScriptOptions {
   std::vector<std::vector<UpdateKernel>> updates;  // by unit: run behind its backward ops; empty: the optimizer follows the passes
   bool reduces = true;                             // sharded gradients: whether this micro-batch's backward reduces them
   OffloadSchedule offload;                         // how the plan's copies are made
+  bool graphs_scopes = false;                      // CudaGraph::kScopes
 };
 
 // Embedding forward, plan.forward, head forward; head backward, plan.backward, embedding backward. The batch is claimed by the first op.

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "models/low_precision.h"
 #include "sim/check.h"
 
 namespace stepsim {
@@ -73,6 +74,53 @@ bool scales_in_activation(const TemplateContext& context, const MlpForm& form) {
   return form.probabilities != kNoSlot && fused;
 }
 
+// See eager_expert_activation.h.
+bool runs_eagerly(const TemplateContext& context, const MlpForm& form) {
+  return is_routed(form) && context.framework.eager_expert_activation && context.model.gated();
+}
+
+bool rides_on_products(const TemplateBuilder& builder, const MlpForm& form) {
+  const TemplateContext& context = builder.context();
+  return is_routed(form) && context.framework.fused_expert_mlp && context.training.precision == Precision::kMxFp8 &&
+         builder.low_precision() && context.framework.groups_expert_products &&
+         context.training.trainable.kind != TrainableMask::Kind::kLora;
+}
+
+// What the first product writes beside its output: the activation, cast by rows and by columns.
+void fused_forward(TemplateBuilder& builder, MlpBlock& block) {
+  const MlpForm& form = block.form;
+  const auto copy = [&](const char* suffix) {
+    return low_slot(builder, form.prefix + "activation output" + suffix, SlotKind::kForward, form.rows, form.ffn, form.activation_module);
+  };
+  block.activation_output = copy("");
+  const SlotIndex columns = copy(" by columns");
+  builder.set_by_columns(block.activation_output, columns);
+  KernelPass pass{.name = form.prefix + "activation in the product",
+                  .module = form.module,
+                  .reads = {},
+                  .writes = {block.activation_output, columns},
+                  .updates = {},
+                  .holds = block.first_outputs,
+                  .kernel = MemoryKernel::kQuantize};
+  if (form.probabilities != kNoSlot) pass.reads.push_back(form.probabilities);
+  builder.pass(kForward, std::move(pass));
+}
+
+void eager_forward(TemplateBuilder& builder, MlpBlock& block) {
+  const MlpForm& form = block.form;
+  block.eager = ExpertActivation{.prefix = form.prefix,
+                                 .module = form.module,
+                                 .activation_module = form.activation_module,
+                                 .rows = form.rows,
+                                 .ffn = form.ffn,
+                                 .joint = block.first.size() == 1 ? block.first_outputs.front() : kNoSlot,
+                                 .gate = block.gate,
+                                 .up = block.up,
+                                 .probabilities = form.probabilities};
+  eager_activation_forward(builder, *block.eager);
+  block.activation_output = block.eager->output;
+}
+
 // act(gate) * up: the product's backward needs both factors.
 void eager_gated_forward(TemplateBuilder& builder, MlpBlock& block) {
   const MlpForm& form = block.form;
@@ -94,6 +142,9 @@ void eager_gated_forward(TemplateBuilder& builder, MlpBlock& block) {
 void activation_forward(TemplateBuilder& builder, MlpBlock& block) {
   const TemplateContext& context = builder.context();
   const MlpForm& form = block.form;
+  block.in_products = rides_on_products(builder, form);
+  if (block.in_products) return fused_forward(builder, block);
+  if (runs_eagerly(context, form)) return eager_forward(builder, block);
   block.activation_output = builder.activation(form.prefix + "activation output", {form.rows, form.ffn}, form.activation_module);
   if (context.model.gated() && eager_activation(context)) {
     eager_gated_forward(builder, block);
@@ -115,7 +166,8 @@ void activation_forward(TemplateBuilder& builder, MlpBlock& block) {
 // Returns what the last product reads.
 SlotIndex weighted_forward(TemplateBuilder& builder, MlpBlock& block) {
   const MlpForm& form = block.form;
-  if (form.probabilities == kNoSlot || scales_in_activation(builder.context(), form)) return block.activation_output;
+  const bool scaled = block.in_products || block.eager || scales_in_activation(builder.context(), form);
+  if (form.probabilities == kNoSlot || scaled) return block.activation_output;
   block.weighted = builder.activation(form.prefix + "weighted output", {form.rows, form.ffn}, form.activation_module);
   builder.pass(kForward, {.name = form.prefix + "probability product",
                           .module = form.module,
@@ -196,9 +248,55 @@ void fused_backward(TemplateBuilder& builder, const MlpBlock& block, SlotIndex g
   builder.pass(kBackward, std::move(pass));
 }
 
+// What the second product's input gradient reads and writes beside its own: the gradient of the first's output, cast.
+ActivationGradients in_products_backward(TemplateBuilder& builder, const MlpBlock& block, SlotIndex gradient) {
+  const MlpForm& form = block.form;
+  ActivationGradients gradients;
+  KernelPass pass{.name = form.prefix + "activation backward in the product",
+                  .module = form.module,
+                  .reads = block.first_outputs,
+                  .writes = {},
+                  .updates = {},
+                  .holds = {gradient},
+                  .kernel = MemoryKernel::kQuantize};
+  for (const Linear& linear : block.first) {
+    const auto copy = [&](const char* suffix) {
+      return low_slot(builder, linear.name + " gradient" + suffix, SlotKind::kGradient, form.rows, linear.outputs, "");
+    };
+    gradients.first.push_back(copy(", quantised"));
+    const SlotIndex columns = copy(", quantised by columns");
+    builder.set_by_columns(gradients.first.back(), columns);
+    pass.writes.push_back(gradients.first.back());
+    pass.writes.push_back(columns);
+    if (linear.bias.present()) pass.updates.push_back(linear.bias.gradient);
+  }
+  if (form.probabilities != kNoSlot) {
+    gradients.probabilities = add_probability_gradient(builder, form);
+    pass.reads.push_back(form.probabilities);
+    pass.writes.push_back(gradients.probabilities);
+  }
+  builder.pass(kBackward, std::move(pass));
+  return gradients;
+}
+
+ActivationGradients eager_backward(TemplateBuilder& builder, const MlpBlock& block, SlotIndex gradient) {
+  const ExpertActivationGradients made = eager_activation_backward(builder, *block.eager, gradient);
+  ActivationGradients gradients;
+  gradients.probabilities = made.probabilities;
+  if (made.joint != kNoSlot) {
+    gradients.first = {made.joint};
+  } else {
+    gradients.first = {made.gate, made.up};
+  }
+  for (std::size_t i = 0; i < block.first.size(); ++i) bias_backward(builder, block.first[i], gradients.first[i]);
+  return gradients;
+}
+
 ActivationGradients activation_backward(TemplateBuilder& builder, const MlpBlock& block, SlotIndex gradient) {
   const TemplateContext& context = builder.context();
   const MlpForm& form = block.form;
+  if (block.in_products) return in_products_backward(builder, block, gradient);
+  if (block.eager) return eager_backward(builder, block, gradient);
   const bool eager = eager_activation(context);
   ActivationGradients gradients;
   if (block.weighted != kNoSlot) {
@@ -224,6 +322,12 @@ ActivationGradients activation_backward(TemplateBuilder& builder, const MlpBlock
 }
 
 SlotIndex last_input(const MlpBlock& block) { return block.weighted != kNoSlot ? block.weighted : block.activation_output; }
+
+// Of routed experts whose last bias is added kernel by kernel.
+bool has_eager_bias(const MlpBlock& block) { return block.eager && block.second.bias.present() && block.form.probabilities != kNoSlot; }
+ExpertBias eager_bias(const MlpBlock& block) {
+  return {.name = block.second.name, .module = block.form.module, .bias = block.second.bias, .probabilities = block.form.probabilities};
+}
 
 struct BlockGradients {
   SlotIndex input = kNoSlot, probabilities = kNoSlot;
@@ -255,7 +359,7 @@ MlpForm dense_mlp(const TemplateBuilder& builder) {
 MlpBlock mlp_forward(TemplateBuilder& builder, const ColumnInput& input) { return mlp_forward(builder, dense_mlp(builder), input); }
 
 MlpBlock mlp_forward(TemplateBuilder& builder, const MlpForm& form, const ColumnInput& input) {
-  MlpBlock block{.form = form, .input = input, .first = {}, .first_outputs = {}, .second = {}};
+  MlpBlock block{.form = form, .input = input, .first = {}, .first_outputs = {}, .eager = {}, .second = {}};
   first_forward(builder, block);
   activation_forward(builder, block);
   const std::string name = builder.context().model.gated() ? "down" : "fc2";
@@ -265,6 +369,10 @@ MlpBlock mlp_forward(TemplateBuilder& builder, const MlpForm& form, const Column
       builder.activation(form.prefix + name + " output", {form.rows, builder.shape().hidden}, is_routed(form) ? form.module : "");
   linear_forward(builder, block.second, operand, block.output);
   if (!is_routed(form) || !block.second.bias.present()) return block;
+  if (has_eager_bias(block)) {
+    block.output = eager_bias_forward(builder, eager_bias(block), block.output);
+    return block;
+  }
   KernelPass pass{.name = form.prefix + name + " bias",
                   .module = form.module,
                   .reads = {block.second.bias.value},
@@ -283,8 +391,19 @@ SlotIndex mlp_backward(TemplateBuilder& builder, const MlpBlock& block, SlotInde
 
 ExpertGradients expert_mlp_backward(TemplateBuilder& builder, const MlpBlock& block, SlotIndex output_gradient) {
   STEPSIM_CHECK(is_routed(block.form));
-  bias_backward(builder, block.second, output_gradient);
-  const BlockGradients gradients = block_backward(builder, block, output_gradient, false);
+  if (!has_eager_bias(block)) {
+    bias_backward(builder, block.second, output_gradient);
+    const BlockGradients gradients = block_backward(builder, block, output_gradient, false);
+    return {gradients.input, gradients.probabilities};
+  }
+  const ExpertBiasGradients bias = eager_bias_backward(builder, eager_bias(block), output_gradient);
+  const BlockGradients gradients = block_backward(builder, block, bias.product, false);
+  builder.pass(kBackward, {.name = block.form.prefix + "probability gradient of both",
+                           .module = block.form.module,
+                           .reads = {bias.probabilities},
+                           .writes = {},
+                           .updates = {gradients.probabilities},
+                           .holds = {}});
   return {gradients.input, gradients.probabilities};
 }
 

@@ -1,11 +1,19 @@
 // An MLP: one or two column-parallel products, the activation, the row-parallel product: the half of a dense layer, a mixture's shared
 // experts, or its routed ones (a product for each, over rows that were permuted). Its input is a norm's output; sums over the
 // tensor-parallel group, bias and residual come after it.
+//
+// fused_expert_mlp (Transformer Engine's op fuser, ops/fused/forward_grouped_mlp.py, ForwardGroupedMLP_CuTeGEMMSwiGLU_MXFP8 and its
+// backward; MXFP8 alone): the first grouped product's end makes the activation, scales it by the probabilities and casts it by rows and by
+// columns; that of the second's input gradient makes the gradient of the first's output and casts it. What they write beside their own
+// result, and in backward the saved output that they read, are passes of their own here, without the reads and writes of the 16-bit tensors
+// between, which are not made. Not modelled: such writes hidden behind the products.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "models/eager_expert_activation.h"
 #include "models/linear_block.h"
 #include "models/template_builder.h"
 
@@ -32,7 +40,9 @@ struct MlpBlock {
   SlotIndex gate = kNoSlot, up = kNoSlot;  // gated: slots or views of the joint one
   SlotIndex activated_gate = kNoSlot;      // eager gated activation saves it for the product's backward
   SlotIndex activation_output = kNoSlot;
-  SlotIndex weighted = kNoSlot;  // its product with the probabilities, where that is a kernel of its own
+  SlotIndex weighted = kNoSlot;           // its product with the probabilities, where that is a kernel of its own
+  std::optional<ExpertActivation> eager;  // of routed experts, where the framework runs it kernel by kernel
+  bool in_products = false;               // of routed experts: activation, probabilities and casts ride on the products
   Linear second;
   SlotIndex output = kNoSlot;  // this device's partial sum
 };

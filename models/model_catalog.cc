@@ -246,7 +246,10 @@ const ModelSpec* in_catalog(const std::string& name) {
 
 // Families that people will ask for and whose layers cannot be expressed, by how their names begin: what they have.
 constexpr std::pair<std::string_view, std::string_view> kForeign[] = {{"nemotron-h", "state-space layers (Mamba-2)"},
-                                                                      {"nemotron-3-nano", "state-space layers (Mamba-2)"},
+                                                                      {"nemotron-3", "state-space layers (Mamba-2)"},
+                                                                      {"nemotron3", "state-space layers (Mamba-2)"},
+                                                                      {"nemotron-v3", "state-space layers (Mamba-2)"},
+                                                                      {"nvidia-nemotron-3", "state-space layers (Mamba-2)"},
                                                                       {"nemotron-nano-v2", "state-space layers (Mamba-2)"},
                                                                       {"nvidia-nemotron-nano", "state-space layers (Mamba-2)"},
                                                                       {"jamba", "state-space layers (Mamba)"},
@@ -257,7 +260,11 @@ constexpr std::pair<std::string_view, std::string_view> kForeign[] = {{"nemotron
                                                                       {"zamba", "state-space layers (Mamba)"},
                                                                       {"bamba", "state-space layers (Mamba-2)"},
                                                                       {"granite-4", "state-space layers (Mamba-2)"},
+                                                                      {"codestral-mamba", "state-space layers (Mamba-2)"},
+                                                                      {"hymba", "state-space layers beside attention (Mamba)"},
                                                                       {"qwen3-next", "linear attention (gated delta net)"},
+                                                                      {"qwen3.", "linear attention (gated delta net)"},
+                                                                      {"lfm2", "convolution layers"},
                                                                       {"kimi-linear", "linear attention (Kimi delta)"},
                                                                       {"minimax-text", "linear attention (lightning)"},
                                                                       {"minimax-m1", "linear attention (lightning)"},

@@ -35,7 +35,9 @@ constexpr std::array<TensorGroup, 3> kTensorGroups = {
      {"out_proj", {"attention residual"}},
      {"mlp_wi", {"fc1 output", "gate and up output", "gate output", "up output"}}}};
 
+// Pieces of an op are called "qkv, last piece".
 bool is_op_of(std::string_view name, std::string_view op) {
+  name = name.substr(0, name.find(", "));
   if (op.empty() || name.substr(0, op.size()) != op) return false;
   constexpr std::array<std::string_view, 6> kEnds = {"", " backward", " weight gradient", " input gradient", " bias", " bias gradient"};
   return std::find(kEnds.begin(), kEnds.end(), name.substr(op.size())) != kEnds.end();

@@ -5,126 +5,21 @@
 #include <utility>
 #include <vector>
 
+#include "models/host_update.h"
+#include "models/stage_writer.h"
 #include "models/trainable.h"
-#include "sim/check.h"
 #include "sim/input_error.h"
 
 namespace stepsim {
 
 namespace {
 
-// Everything of one kind, as views of whole storages.
-struct Operands {
-  std::vector<Tensor> tensors;
-  Bytes size{};
-  void add(StorageId storage, Bytes bytes) {
-    if (!storage.valid() || bytes.value == 0) return;
-    tensors.push_back({storage, Bytes(0), bytes});
-    size += bytes;
-  }
-  std::vector<StorageId> storages() const {
-    std::vector<StorageId> ids;
-    for (const Tensor& tensor : tensors) ids.push_back(tensor.storage);
-    return ids;
-  }
-};
-
-// Operands of the parameters' size that each of torch's kernels reads and writes in an AdamW update (torch/optim/adamw.py
-// _multi_tensor_adamw, composer decoupled_weight_decay.py): 20 of them, 80 B a parameter of 4 B (spec accuracy.md B.4).
-struct EagerPass {
-  std::int64_t reads, writes;
-};
-constexpr EagerPass kEagerAdamW[] = {{1, 1},   // weight decay
-                                     {2, 1},   // first moment, towards the gradient
-                                     {1, 1},   // second moment, decayed
-                                     {2, 1},   // and the gradient's square added
-                                     {1, 1},   // its root
-                                     {1, 1},   // over the bias correction
-                                     {1, 1},   // plus epsilon
-                                     {3, 1}};  // the parameter's step
-
-MemoryBound eager_adamw(Bytes parameters) {
-  MemoryBound work;
-  for (const EagerPass& pass : kEagerAdamW) {
-    work.read += parameters * pass.reads;
-    work.written += parameters * pass.writes;
-  }
-  return work;
-}
-
-// Appends ops of one stage; an op on another stream than the last one waits for it.
-class StageWriter {
- public:
-  StageWriter(OpGraphBuilder& builder, const StepFrame& frame, std::size_t stage, const StageTail& tail)
-      : builder_(builder), labels_(frame.labels), frame_(frame.stages[stage]), last_(tail.last_compute), last_stream_(frame_.compute()) {
-    if (tail.last_reduce.valid()) also_.push_back(tail.last_reduce);
-  }
-
-  const StageFrame& frame() const { return frame_; }
-
-  void kernel(const char* name, const MemoryBound& work, std::int32_t layer, const OpLinks& links) {
-    add(builder_.work(work), builder_.label(name), frame_.compute(), layer, links);
-  }
-
-  void kernel(const UpdateKernel& update, std::int32_t layer, std::span<const StorageId> holds) {
-    add(update.work, update.kind, frame_.compute(), layer, {.reads = update.reads, .writes = update.writes, .holds = holds});
-  }
-
-  void collective(LabelId kind, WorkId work, PassStream stream, OpLinks links) {
-    const QueueId queue = frame_.queue(stream);
-    links.queues = std::span(&queue, 1);
-    add(work, kind, frame_.stream(stream), -1, links);
-  }
-
-  // An op of several stages that this one takes part in: what it waits for here.
-  std::vector<Edge> waits(StreamId stream) const {
-    std::vector<Edge> edges;
-    if (last_.valid() && stream != last_stream_) edges.push_back({last_});
-    for (const OpId other : also_) edges.push_back({other});
-    return edges;
-  }
-  void joined(OpId op, StreamId stream) {
-    last_ = op;
-    last_stream_ = stream;
-    also_.clear();
-  }
-
-  // The host launches the next op when the last one is over.
-  void host_reads() { host_reads_ = true; }
-  OpId last() const { return last_; }
-
- private:
-  void add(WorkId work, LabelId kind, StreamId stream, std::int32_t layer, OpLinks links) {
-    const std::vector<Edge> edges = waits(stream);
-    links.predecessors = edges;
-    const OpId read = last_;
-    if (host_reads_ && read.valid()) links.issue_after = std::span(&read, 1);
-    host_reads_ = false;
-    joined(builder_.add_op({.work = work,
-                            .stream = stream,
-                            .phase = labels_.phase(Phase::kOptimizer),
-                            .kind = kind,
-                            .layer = layer,
-                            .issuer = frame_.issuer},
-                           links),
-           stream);
-  }
-
-  OpGraphBuilder& builder_;
-  const StepLabels& labels_;
-  const StageFrame& frame_;
-  OpId last_;
-  StreamId last_stream_;  // the micro-batches end on the compute stream
-  std::vector<OpId> also_;
-  bool host_reads_ = false;
-};
-
 class PhaseWriter {
  public:
   PhaseWriter(OpGraphBuilder& builder, const StepFrame& frame, const OptimizerContext& context, std::span<const StageTail> tails)
       : builder_(builder), frame_(frame), context_(context), bytes_(context.residents.bytes), tails_(tails) {
     for (std::size_t stage = 0; stage < tails.size(); ++stage) {
-      stages_.emplace_back(builder, frame, stage, tails[stage]);
+      stages_.emplace_back(builder, frame, stage, tails[stage].last_compute, tails[stage].last_reduce);
       Operands& gradients = gradients_.emplace_back();
       Operands& own = own_.emplace_back();
       Operands& copies = copies_.emplace_back();
@@ -142,6 +37,10 @@ class PhaseWriter {
     if (std::all_of(gradients_.begin(), gradients_.end(), [](const Operands& each) { return each.tensors.empty(); })) return;
     for (std::size_t stage = 0; stage < stages_.size(); ++stage) sums_within_stage(stage);
     tied_table();
+    if (context_.training.optimizer == OptimizerKind::kNone) {
+      for (std::size_t stage = 0; stage < stages_.size(); ++stage) let_go(stage);
+      return;
+    }
     for (std::size_t stage = 0; stage < stages_.size(); ++stage) norm_kernels(stage);
     norm_all_reduce();
     for (std::size_t stage = 0; stage < stages_.size(); ++stage) update(stage);
@@ -264,6 +163,13 @@ class PhaseWriter {
     for (StageWriter& stage : stages_) stage.host_reads();
   }
 
+  // Gradients live until the next step clears them, which costs nothing where they are given back to the allocator.
+  void let_go(std::size_t stage) {
+    if (no_gradients(stage) || context_.framework.gradients_always_allocated) return;
+    const std::vector<StorageId> held = gradients_[stage].storages();
+    stages_[stage].marker("gradients let go", {.holds = held});
+  }
+
   void update(std::size_t stage) {
     if (no_gradients(stage)) return;
     StageWriter& writer = stages_[stage];
@@ -277,12 +183,18 @@ class PhaseWriter {
     std::vector<StorageId> held = gradients_[stage].storages();
     const std::vector<StorageId> copied = copies_[stage].storages();
     held.insert(held.end(), copied.begin(), copied.end());
+    HostUpdate host(writer, context_, units(stage));
+    if (host.present()) host.copy_out();
     std::size_t last = units(stage).size() - 1;
     while (units(stage)[last].parameters == 0) --last;
     for (std::size_t unit = 0; unit <= last; ++unit) {
       if (units(stage)[unit].parameters == 0) continue;
-      const bool frees = unit == last && !kept;
+      const bool frees = unit == last && !kept && !host.present();
       update_unit(writer, units(stage)[unit], frees ? std::span<const StorageId>(held) : std::span<const StorageId>());
+    }
+    if (host.present()) {
+      host.update_and_copy_in();
+      host.join(kept ? std::span<const StorageId>() : std::span<const StorageId>(held));
     }
     gather_weights(stage);
     if (!kept) return;
@@ -292,7 +204,8 @@ class PhaseWriter {
   void update_unit(StageWriter& writer, const UnitResidents& unit, std::span<const StorageId> holds) {
     const std::int32_t layer = builder_.storage(unit.weights.valid() ? unit.weights : unit.master).layer;
     for (const UpdateKernel& kernel : update_kernels(builder_, context_, unit)) {
-      writer.kernel(kernel, layer, std::exchange(holds, {}));
+      if (kernel.host_reads) writer.host_reads();
+      writer.kernel(kernel.kind, kernel.work, layer, {.reads = kernel.reads, .writes = kernel.writes, .holds = std::exchange(holds, {})});
     }
   }
 
@@ -337,60 +250,6 @@ std::int64_t router_parameters(const ModelSpec& model, std::int64_t layers) {
   return layers * model.experts.experts * (model.hidden + (model.experts.router_bias ? 1 : 0));
 }
 
-static const char* update_name(OptimizerKind optimizer) {
-  switch (optimizer) {
-    case OptimizerKind::kAdamW:
-      return "AdamW update";
-    case OptimizerKind::kSgd:
-      return "SGD update";
-    case OptimizerKind::kAdam8Bit:
-      return "8-bit Adam update";
-    case OptimizerKind::kLion:
-      return "Lion update";
-    case OptimizerKind::kMuon:
-      return "Muon update";
-  }
-  check_failed("optimizer", __FILE__, __LINE__);
-}
-
-// Written back by this rank: its share of the weights as they are kept; nothing where the master weights' shards are the only ones.
-static Bytes updated_weights(const OptimizerContext& context, const UnitResidents& unit, std::int64_t mine) {
-  const bool gathers = context.parallel.zero == 3 && context.parallel.replicas() > 1;
-  if (gathers && context.residents.bytes.master > 0 && !context.framework.keeps_weight_shards) return {};
-  const std::int64_t weight = context.residents.bytes.weight;
-  if (unit.kept == Bytes(unit.parameters * weight)) return Bytes(mine * weight);
-  return Bytes(ResidentStorages::share(unit.kept.value, context.residents.optimizer_shards));
-}
-
-std::vector<UpdateKernel> update_kernels(OpGraphBuilder& builder, const OptimizerContext& context, const UnitResidents& unit) {
-  if (unit.parameters == 0) return {};
-  const ParameterBytes& bytes = context.residents.bytes;
-  const std::int64_t mine = context.residents.optimizer_share(unit);
-  const auto of = [mine](std::int64_t each) { return Bytes(mine * each); };
-  Operands reads, writes, master, weights;
-  const bool copied = bytes.gradient_copy > 0;
-  reads.add(copied ? unit.gradient_copy : unit.gradients, of(copied ? bytes.gradient_copy : bytes.gradient));
-  master.add(unit.master, of(bytes.master));
-  weights.add(unit.weights, updated_weights(context, unit, mine));
-  const bool copies = context.framework.copies_updated_weights && bytes.master > 0 && !weights.tensors.empty();
-  const Operands& updated = bytes.master > 0 ? master : weights;
-  reads.add(updated.tensors.front().storage, updated.size);
-  const Bytes moments = unit.moments.valid() ? builder.storage(unit.moments).size : Bytes(0);
-  reads.add(unit.moments, moments);
-  if (bytes.master > 0) writes.add(unit.master, master.size);
-  writes.add(unit.moments, moments);
-  if (!copies) writes.add(unit.weights, weights.size);
-  MemoryBound work{.read = reads.size, .written = writes.size};
-  const OptimizerKind optimizer = context.training.optimizer;
-  if (optimizer == OptimizerKind::kAdamW && !context.framework.fused_optimizer) work = eager_adamw(updated.size);
-  std::vector<UpdateKernel> kernels;
-  kernels.push_back({builder.label(update_name(optimizer)), builder.work(work), reads.tensors, writes.tensors});
-  if (!copies) return kernels;
-  const MemoryBound copy{.read = master.size, .written = weights.size};
-  kernels.push_back({builder.label("weight copy"), builder.work(copy), master.tensors, weights.tensors});
-  return kernels;
-}
-
 void check_optimizer_in_backward(const TrainingRecipe& training, const ParallelLayout& parallel, std::int64_t micro_batches) {
   if (!training.optimizer_in_backward) return;
   const auto refuse = [](const std::string& found, const char* wanted) {
@@ -426,7 +285,7 @@ static OpId add_gather(OpGraphBuilder& builder, const StepFrame& frame, std::siz
 
 OpId add_weight_gather(OpGraphBuilder& builder, const StepFrame& frame, std::size_t stage, const OptimizerContext& context,
                        const UnitResidents& unit, Phase phase, OpId after) {
-  if (unit.parameters == 0) return {};
+  if (unit.parameters == 0 || context.training.optimizer == OptimizerKind::kNone) return {};
   const std::int64_t weight = context.residents.bytes.weight;
   const Bytes experts = std::min(Bytes(unit.expert_parameters * weight), unit.kept), others = unit.kept - experts;
   const ReplicaGroup group = replica_group(context.parallel, false), expert_group = replica_group(context.parallel, true);

@@ -10,6 +10,7 @@
 #include "models/model_spec.h"
 #include "models/resident_storages.h"
 #include "models/stage_layout.h"
+#include "models/update_kernels.h"
 
 namespace stepsim {
 
@@ -35,30 +36,13 @@ struct StageTail {
   std::vector<GradientBucket> unreduced;  // data-parallel sums that are still due
 };
 
-struct OptimizerContext {
-  const ModelSpec& model;
-  const TrainingRecipe& training;
-  const ParallelLayout& parallel;
-  const FrameworkPreset& framework;
-  const ResidentStorages& residents;
-};
-
-// Nothing where the optimizer runs in backward.
+// Nothing where the optimizer runs in backward; with no optimizer only the sums of gradients.
 void add_optimizer_phase(OpGraphBuilder&, const StepFrame&, const OptimizerContext&, std::span<const StageTail>);
-
-// A kernel of the update of a unit's parameters.
-struct UpdateKernel {
-  LabelId kind;
-  WorkId work;
-  std::vector<Tensor> reads, writes;
-};
-// The update and, where the framework has one, the copy of the updated weights. Empty if nothing of the unit is trained.
-std::vector<UpdateKernel> update_kernels(OpGraphBuilder&, const OptimizerContext&, const UnitResidents&);
 
 // What cannot run with an optimizer in backward: "--set training.optimizer_in_backward: found X, wanted Y", InputError.
 void check_optimizer_in_backward(const TrainingRecipe&, const ParallelLayout&, std::int64_t micro_batches);
 
-// All-gathers of a unit's updated weights on the gather stream, of routed experts' apart: the last; none if the unit has no parameters.
+// All-gathers of a unit's updated weights on the gather stream, of routed experts' apart: the last; none if nothing of the unit is updated.
 // `phase` is where they run.
 OpId add_weight_gather(OpGraphBuilder&, const StepFrame&, std::size_t stage, const OptimizerContext&, const UnitResidents&, Phase phase,
                        OpId after);

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "models/chunk_placement.h"
 #include "models/vocabulary.h"
 #include "sim/check.h"
 #include "sim/memory_ledger.h"
@@ -17,30 +18,37 @@ std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
 struct StageStreams {
   DeviceId device{};
   StreamId compute{};
-  // By whether what is sent goes forward.
+  // By whether what is sent goes down.
   std::array<StreamId, 2> receive{}, send{};
 };
 
+// Of a stage, in this order behind the row of all transfers.
+enum class CostRow : std::uint8_t { kForward, kBackward, kWeight, kWholeBackward, kPair, kNothing };
+constexpr std::int32_t kCostRows = 6;
+
 struct HeldStorages {  // of a chunk and micro-batch
   StorageId until_backward{}, until_weight{};
+  bool put_off = false;  // it has a weight pass
 };
 
 class PipelineGraphBuilder {
  public:
-  PipelineGraphBuilder(const std::vector<StagePasses>& passes, std::int32_t chunks, PointToPoint mode,
+  PipelineGraphBuilder(const std::vector<StagePasses>& passes, const ChunkPlacement& placement, PointToPoint mode,
                        const std::vector<PassDurations>& of_stage, Duration transfer);
   PipelineGraph build() &&;
 
  private:
   void add_stage(const PassDurations&);
   StreamId add_stream(DeviceId, std::string_view kind);
-  void add_pass(std::int32_t stage, std::int32_t pass);
+  void add_pass(std::int32_t stage, std::int32_t pass, CostRow row);
+  void add_item(const PipelineItem&);
+  CostRow row_of(std::int32_t stage, const Pass& pass) const;
   void add_transfer(const PipelineItem&);
   WorkId given(std::int32_t row, Given::Class of) { return builder_.work(Given{.index = row, .op_class = of}); }
   std::size_t place(const Pass& pass) const { return at(pass.chunk) * at(micro_batches_) + at(pass.micro_batch); }
 
   const std::vector<StagePasses>& passes_;
-  const std::int32_t chunks_;
+  const ChunkPlacement placement_;
   const PointToPoint mode_;
   std::int32_t micro_batches_ = 0;
   bool weight_passes_ = false;
@@ -53,9 +61,9 @@ class PipelineGraphBuilder {
   std::vector<std::vector<std::vector<Edge>>> before_;  // by stage and pass: transfers that it waits for
 };
 
-PipelineGraphBuilder::PipelineGraphBuilder(const std::vector<StagePasses>& passes, std::int32_t chunks, PointToPoint mode,
+PipelineGraphBuilder::PipelineGraphBuilder(const std::vector<StagePasses>& passes, const ChunkPlacement& placement, PointToPoint mode,
                                            const std::vector<PassDurations>& of_stage, Duration transfer)
-    : passes_(passes), chunks_(chunks), mode_(mode) {
+    : passes_(passes), placement_(placement), mode_(mode) {
   STEPSIM_CHECK(of_stage.size() == passes.size());
   for (const StagePasses& stage : passes) {
     ops_.emplace_back(stage.passes.size());
@@ -75,6 +83,9 @@ PipelineGraphBuilder::PipelineGraphBuilder(const std::vector<StagePasses>& passe
   if (weight_passes_) made_.until_weight = builder_.label("activations until weight gradients", bucket(Role::kActivations));
   made_.costs.push_back({.alone = transfer});
   for (const PassDurations& stage : of_stage) add_stage(stage);
+  for (std::size_t stage = 0; stage < passes.size(); ++stage) {
+    for (const Pass& pass : passes[stage].passes) held_[stage][place(pass)].put_off |= pass.kind == PassKind::kWeight;
+  }
 }
 
 StreamId PipelineGraphBuilder::add_stream(DeviceId device, std::string_view kind) {
@@ -82,11 +93,15 @@ StreamId PipelineGraphBuilder::add_stream(DeviceId device, std::string_view kind
 }
 
 void PipelineGraphBuilder::add_stage(const PassDurations& durations) {
-  for (const Duration each : {durations.forward, durations.backward, durations.weight}) made_.costs.push_back({.alone = each});
+  const Duration whole = weight_passes_ ? durations.backward + durations.weight : durations.backward;
+  for (const Duration each :
+       {durations.forward, durations.backward, durations.weight, whole, durations.pair.value_or(durations.forward + whole), Duration{}}) {
+    made_.costs.push_back({.alone = each});
+  }
   StageStreams& streams = streams_.emplace_back();
   streams.device = builder_.add_device();
   streams.compute = add_stream(streams.device, kComputeStream);
-  held_.emplace_back(at(chunks_) * at(micro_batches_));
+  held_.emplace_back(at(placement_.chunks) * at(micro_batches_));
   if (mode_ == PointToPoint::kBlocking) {
     const StreamId one = add_stream(streams.device, "pp");
     streams.receive = streams.send = {one, one};
@@ -98,7 +113,25 @@ void PipelineGraphBuilder::add_stage(const PassDurations& durations) {
   streams.send[0] = add_stream(streams.device, "pp send backward");
 }
 
-void PipelineGraphBuilder::add_pass(std::int32_t stage, std::int32_t index) {
+CostRow PipelineGraphBuilder::row_of(std::int32_t stage, const Pass& pass) const {
+  if (pass.kind == PassKind::kBackward) return held_[at(stage)][place(pass)].put_off ? CostRow::kBackward : CostRow::kWholeBackward;
+  return pass.kind == PassKind::kForward ? CostRow::kForward : CostRow::kWeight;
+}
+
+// Both passes of a pair have what they wait for before the first starts.
+void PipelineGraphBuilder::add_item(const PipelineItem& item) {
+  if (!item.pair) {
+    add_pass(item.stage, item.pass, row_of(item.stage, passes_[at(item.stage)].passes[at(item.pass)]));
+    return;
+  }
+  std::vector<Edge>& first = before_[at(item.stage)][at(item.pass)];
+  const std::vector<Edge>& second = before_[at(item.stage)][at(item.pass) + 1];
+  first.insert(first.end(), second.begin(), second.end());
+  add_pass(item.stage, item.pass, CostRow::kPair);
+  add_pass(item.stage, item.pass + 1, CostRow::kNothing);
+}
+
+void PipelineGraphBuilder::add_pass(std::int32_t stage, std::int32_t index, CostRow row) {
   const Pass& pass = passes_[at(stage)].passes[at(index)];
   HeldStorages& held = held_[at(stage)][place(pass)];
   std::vector<Tensor> reads, writes;
@@ -119,24 +152,26 @@ void PipelineGraphBuilder::add_pass(std::int32_t stage, std::int32_t index) {
     case PassKind::kBackward:
       op.phase = backward_;
       read(held.until_backward);
+      if (weight_passes_ && !held.put_off) read(held.until_weight);
       break;
     case PassKind::kWeight:
       op.phase = weight_;
       read(held.until_weight);
       break;
   }
-  op.work = given(1 + 3 * stage + static_cast<std::int32_t>(pass.kind), Given::Class::kCompute);
+  op.work = given(1 + kCostRows * stage + static_cast<std::int32_t>(row), Given::Class::kCompute);
   ops_[at(stage)][at(index)] = builder_.add_op(op, {.predecessors = before_[at(stage)][at(index)], .reads = reads, .writes = writes});
 }
 
 void PipelineGraphBuilder::add_transfer(const PipelineItem& item) {
   const Pass& pass = passes_[at(item.stage)].passes[at(item.pass)];
   const bool forward = pass.kind == PassKind::kForward;
+  const std::size_t down = placement_.goes_down(pass.kind, item.from_stage, item.stage) ? 1 : 0;
   std::vector<Edge> after = {{ops_[at(item.from_stage)][at(item.from_pass)]}};
   if (item.posted_after >= 0) after.push_back({ops_[at(item.stage)][at(item.posted_after)]});
-  const OpPart sender[] = {{.stream = streams_[at(item.from_stage)].send[forward ? 1 : 0]}};
+  const OpPart sender[] = {{.stream = streams_[at(item.from_stage)].send[down]}};
   const OpId op = builder_.add_op({.work = given(0, Given::Class::kPointToPoint),
-                                   .stream = streams_[at(item.stage)].receive[forward ? 1 : 0],
+                                   .stream = streams_[at(item.stage)].receive[down],
                                    .phase = forward ? forward_ : backward_,
                                    .kind = transfer_,
                                    .layer = pass.chunk,
@@ -151,13 +186,13 @@ void PipelineGraphBuilder::add_transfer(const PipelineItem& item) {
 }
 
 PipelineGraph PipelineGraphBuilder::build() && {
-  const std::vector<PipelineItem> items = pipeline_program(passes_, chunks_, mode_);
-  builder_.reserve(items.size(), 2 * passes_.size() * at(chunks_) * at(micro_batches_));
+  const std::vector<PipelineItem> items = pipeline_program(passes_, placement_.chunks, mode_, placement_.kind);
+  builder_.reserve(items.size(), 2 * passes_.size() * at(placement_.chunks) * at(micro_batches_));
   for (const PipelineItem& item : items) {
     if (item.is_transfer) {
       add_transfer(item);
     } else {
-      add_pass(item.stage, item.pass);
+      add_item(item);
     }
   }
   made_.graph = std::move(builder_).build();
@@ -167,8 +202,9 @@ PipelineGraph PipelineGraphBuilder::build() && {
 }  // namespace
 
 PipelineGraph pipeline_graph(const std::vector<StagePasses>& passes, std::int32_t chunks, PointToPoint mode,
-                             const std::vector<PassDurations>& of_stage, Duration transfer) {
-  return PipelineGraphBuilder(passes, chunks, mode, of_stage, transfer).build();
+                             const std::vector<PassDurations>& of_stage, Duration transfer, PipelineKind kind) {
+  const ChunkPlacement placement{kind, static_cast<std::int32_t>(passes.size()), chunks};
+  return PipelineGraphBuilder(passes, placement, mode, of_stage, transfer).build();
 }
 
 std::vector<std::int64_t> passes_in_flight(const PipelineGraph& pipeline, const StepResult& result, LabelId role) {

@@ -27,15 +27,18 @@ struct PipelineItem {
   // Transfers: the first pass of the sending stage that waits until the transfer is over, and of the receiving one (`pass` waits in any
   // case). -1: none. Not under kOverlapped.
   std::int32_t sender_waits = -1, receiver_waits = -1;
+  bool pair = false;  // passes `pass` and `pass` + 1, of one pair
   friend bool operator==(const PipelineItem&, const PipelineItem&) = default;
 };
 
 // The order is that of passes of one unit of time each: sweep by sweep, every stage whose next pass has all that it waits for lists it,
 // stages ascending; a transfer follows the pass that it waited for last. Transfers of one directed pair of stages and one kind stand in the
-// order in which they are sent, which is that in which they are received. None of the four kinds blocks under any PointToPoint (tested for
-// p <= 9, v <= 5, m <= 40). `passes` as pipeline_passes() makes them, `chunks` model chunks a stage. Every pass occurs once, in the order
-// of its stage; a transfer stands behind `from_pass` and `posted_after` and before `pass`, `sender_waits` and `receiver_waits`.
-// STEPSIM_CHECK if the passes of the stages wait for one another, or one of them is missing or occurs twice.
-std::vector<PipelineItem> pipeline_program(const std::vector<StagePasses>& passes, std::int32_t chunks, PointToPoint);
+// order in which they are sent, which is that in which they are received (of one chunk, where chunks go both ways). None of the kinds
+// blocks under any PointToPoint (tested for p <= 9, v <= 5, m <= 40). `passes` as pipeline_passes() makes them, `chunks` model chunks a
+// stage, which lie as the kind says. Every pass occurs once, in the order of its stage, passes of a pair in one item; a transfer stands
+// behind `from_pass` and `posted_after` and before `pass`, `sender_waits` and `receiver_waits`. What a chunk hands to another of its own
+// stage is no transfer. STEPSIM_CHECK if the passes of the stages wait for one another, or one of them is missing or occurs twice.
+std::vector<PipelineItem> pipeline_program(const std::vector<StagePasses>& passes, std::int32_t chunks, PointToPoint,
+                                           PipelineKind = PipelineKind::k1F1B);
 
 }  // namespace stepsim

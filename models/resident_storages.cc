@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "sim/check.h"
 #include "sim/op_work.h"
 
 namespace stepsim {
@@ -34,8 +35,13 @@ void set_moments(const TrainingRecipe& training, ParameterBytes& bytes) {
       bytes.moments = moment;
       bytes.other_moments = 2 * moment;
       return;
+    case OptimizerKind::kNone:
+      bytes.moments = bytes.other_moments = 0;
+      return;
   }
 }
+
+bool gathers_weights(const ParallelLayout& parallel) { return parallel.zero == 3 && parallel.replicas() > 1; }
 
 }  // namespace
 
@@ -53,6 +59,7 @@ ParameterBytes parameter_bytes(const TrainingRecipe& training, const ParallelLay
     bytes.unsharded_gradient = bytes.gradient;
     bytes.gradient = bits_of(*parallel.reduce_dtype) / 8;
   }
+  bytes.reduced_gradient = bytes.gradient;
   bytes.gradient_copy = bytes.gradient < 4 ? 4 : 0;  // main_param.grad = main_grad.float(), spec/megatron_memory.md section 3.1
   bytes.master = half ? training.master_bits / 8 : 0;
   set_moments(training, bytes);
@@ -64,7 +71,21 @@ ParameterBytes parameter_bytes(const TrainingRecipe& training, const ParallelLay
   if (!framework.keeps_master_weights) bytes.master = 0;
   // What is updated from a gradient as it is made needs no copy of it.
   if (!framework.keeps_master_weights || training.optimizer_in_backward) bytes.gradient_copy = 0;
+  if (training.optimizer == OptimizerKind::kNone) {
+    bytes.gradient_copy = 0;
+    if (!shards_are_weights(parallel, framework, bytes)) bytes.master = 0;
+  }
+  // FSDP1's shards are cast to what the parameters' are: _runtime_utils.py _cast_grad_to_param_dtype, unless keep_low_precision_grads.
+  const bool flat = framework.concatenates_gradients || framework.predivides_gradients;
+  if (flat && shards_gradients(parallel) && shards_are_weights(parallel, framework, bytes)) {
+    bytes.gradient = bytes.master;
+    bytes.gradient_copy = 0;
+  }
   return bytes;
+}
+
+bool shards_are_weights(const ParallelLayout& parallel, const FrameworkPreset& framework, const ParameterBytes& bytes) {
+  return gathers_weights(parallel) && bytes.master > 0 && !framework.keeps_weight_shards;
 }
 
 TrainingRecipe with_gradient_dtype(const TrainingRecipe& training, const ParallelLayout& parallel, const FrameworkPreset& framework) {
@@ -100,8 +121,12 @@ class ResidentWriter {
         keeps_gradients_(framework.gradients_always_allocated && !training.optimizer_in_backward),
         keeps_copies_(framework.keeps_fp32_gradient_copies),
         accumulates_unsharded_(!*parallel.reduce_every_micro_batch),
-        gathers_weights_(parallel.zero == 3 && parallel.replicas() > 1),
-        keeps_shards_(framework.keeps_weight_shards) {}
+        gathers_weights_(gathers_weights(parallel)),
+        only_master_(shards_are_weights(parallel, framework, residents.bytes)),
+        offload_(training.optimizer == OptimizerKind::kNone ? 0 : training.optimizer_offload) {
+    STEPSIM_CHECK(offload_ >= 0);
+    STEPSIM_CHECK(offload_ <= 1);
+  }
 
   UnitResidents unit(std::size_t stage, const UnitParameters& each) {
     stage_ = stage;
@@ -114,23 +139,27 @@ class ResidentWriter {
     unit.frozen = each.frozen;
     unit.kept = each.kept.value > 0 ? each.kept : Bytes(each.parameters * bytes.weight);
     const std::int64_t optimizer = residents_.optimizer_share(unit);
-    // Sharded fp32 weights are the master weights: what is gathered is cast from them.
-    const bool only_master = gathers_weights_ && bytes.master > 0 && !keeps_shards_;
+    unit.tensors = each.tensors;
+    unit.offloaded = static_cast<std::int64_t>(static_cast<double>(optimizer) * offload_);
+    const std::int64_t updated_here = optimizer - unit.offloaded;
     const std::int64_t frozen = ResidentStorages::share(each.frozen.value, residents_.weight_shards);
     const std::int64_t whole = gathers_weights_ ? residents_.weight_share(unit) * bytes.weight : unit.kept.value;
     const char* const name = each.parameters > 0 ? "weights" : "frozen weights";
-    unit.weights = add((only_master ? 0 : whole) + frozen, Role::kWeights, name, true, true);
+    unit.weights = add((only_master_ ? 0 : whole) + frozen, Role::kWeights, name, true, true);
     // fully_shard's foreach_reduce and FSDP 1's post-backward hook ask for the reduced shard under the stream of the reduction.
     own_stream_ = residents_.gradient_shards > 1;
     unit.gradients =
         add(residents_.gradient_share(unit) * bytes.gradient, Role::kGradients, "main gradients", keeps_gradients_, keeps_gradients_);
     own_stream_ = false;
-    unit.master = add(optimizer * bytes.master, only_master ? Role::kWeights : Role::kOptimizerState, "master weights", true, true);
-    unit.moments = add(moments(unit, optimizer).value, Role::kOptimizerState, kOptimizerMoments, !first_, true);
+    // Sharded fp32 weights are the master weights: what is gathered is cast from them.
+    unit.master = only_master_ ? add(optimizer * bytes.master, Role::kWeights, "master weights", true, true)
+                               : add(updated_here * bytes.master, Role::kOptimizerState, "master weights", true, true);
+    unit.moments = add(moments(unit, updated_here).value, Role::kOptimizerState, kOptimizerMoments, !first_, true);
     unit.gradient_copy = add(optimizer * bytes.gradient_copy, Role::kGradients, "fp32 gradients", false, keeps_copies_);
     if (keeps_copies_ && !first_) {
       unit.old_gradient_copy = add(optimizer * bytes.gradient_copy, Role::kGradients, "fp32 gradients of the step before", true, false);
     }
+    if (unit.offloaded > 0) add_on_host(unit);
     add(each.cached.value, Role::kWeights, "cached low-precision weights", true, true);
     if (bytes.unsharded_gradient > 0 && accumulates_unsharded_) {
       unit.unsharded_gradients = add(each.parameters * bytes.unsharded_gradient, Role::kGradients, "unsharded gradients", false, false);
@@ -154,6 +183,18 @@ class ResidentWriter {
     return residents_.bytes.moment_bytes(share, share - shared_rest);
   }
 
+  // Megatron-LM core/optimizer/cpu_offloading/hybrid_optimizer.py: fp32 weights and moments, pinned buffers of gradients as they come.
+  void add_on_host(UnitResidents& unit) {
+    constexpr std::int64_t kHostWeight = 4;
+    const ParameterBytes& bytes = residents_.bytes;
+    const std::int64_t gradient = bytes.gradient_copy > 0 ? bytes.gradient_copy : bytes.gradient;
+    space_ = MemorySpace::kHost;
+    unit.host_state = add(unit.offloaded * kHostWeight + moments(unit, unit.offloaded).value, Role::kOptimizerState,
+                          "optimizer state on the host", true, true);
+    unit.host_gradients = add(unit.offloaded * gradient, Role::kGradients, "gradients on the host", true, true);
+    space_ = MemorySpace::kDevice;
+  }
+
   StorageId add(std::int64_t size, Role role, const char* name, bool at_start, bool at_end) {
     const LabelId label = builder_.label(name);
     if (size == 0) return StorageId{};
@@ -161,6 +202,7 @@ class ResidentWriter {
                                  .role = frame_.labels.role(role),
                                  .name = label,
                                  .device = frame_.stages[stage_].device,
+                                 .space = space_,
                                  .layer = layer_,
                                  .live_at_start = at_start,
                                  .live_at_end = at_end,
@@ -171,7 +213,10 @@ class ResidentWriter {
   const StepFrame& frame_;
   ResidentStorages& residents_;
   bool own_stream_ = false;
-  bool first_, keeps_gradients_, keeps_copies_, accumulates_unsharded_, gathers_weights_, keeps_shards_;
+  MemorySpace space_ = MemorySpace::kDevice;
+  bool first_, keeps_gradients_, keeps_copies_, accumulates_unsharded_, gathers_weights_;
+  bool only_master_;  // the sharded fp32 weights are the only ones
+  double offload_;
   std::size_t stage_ = 0;
   std::int32_t layer_ = -1;
 };

@@ -21,7 +21,8 @@ struct ParameterBytes {
   std::int64_t moments = 8;             // of a matrix in a layer: Adam's m and v, fp32
   std::int64_t other_moments = 8;       // of all else: Muon gives embeddings, heads and vectors Adam's
   std::int64_t moment_block = 0;        // parameters that share an fp32 scale for each moment; 0: there are no scales
-  std::int64_t unsharded_gradient = 0;  // ZeRO 2 and 3: as backward makes it; `gradient` is then the reduced shard's
+  std::int64_t unsharded_gradient = 0;  // ZeRO 2 and 3: as backward makes it; `gradient` is then the shard's
+  std::int64_t reduced_gradient = 4;    // in collectives; FSDP1 casts the reduced shard to what its parameters are
 
   // Of so many parameters of which `matrices` are those of matrices in layers. Blocks are counted over all of them together, not tensor by
   // tensor, and tensors below 4,096 values, which bitsandbytes keeps in fp32, as all others (norms: 1e-4 of a model).
@@ -41,13 +42,17 @@ TrainingRecipe with_gradient_dtype(const TrainingRecipe&, const ParallelLayout&,
 struct UnitResidents {
   StorageId weights, gradients;
   StorageId master, moments, gradient_copy;
-  StorageId unsharded_gradients;       // ZeRO 2 and 3 where they accumulate over the micro-batches
-  std::int64_t parameters = 0;         // trained, routed experts' among them
-  std::int64_t expert_parameters = 0;  // of which routed experts'
-  std::int64_t matrices = 0;           // of `parameters`, those of matrices in layers
-  Bytes kept{};                        // of all ranks' trained weights, as they live all step
-  Bytes frozen{};                      // likewise, of weights that are not trained
-  StorageId old_gradient_copy;         // fp32 gradients of the step before, until this step's first op
+  StorageId unsharded_gradients;        // ZeRO 2 and 3 where they accumulate over the micro-batches
+  std::int64_t parameters = 0;          // trained, routed experts' among them
+  std::int64_t expert_parameters = 0;   // of which routed experts'
+  std::int64_t matrices = 0;            // of `parameters`, those of matrices in layers
+  Bytes kept{};                         // of all ranks' trained weights, as they live all step
+  Bytes frozen{};                       // likewise, of weights that are not trained
+  StorageId old_gradient_copy;          // fp32 gradients of the step before, until this step's first op
+  std::vector<std::int64_t> tensors{};  // parameters of each trained weight; empty: not told apart
+  // What the host's processor updates of optimizer_share(): its fp32 weights and moments, and the gradients that it is sent.
+  std::int64_t offloaded = 0;
+  StorageId host_state, host_gradients;
 };
 
 struct ResidentStorages {
@@ -73,10 +78,11 @@ struct UnitParameters {
   std::int64_t parameters = 0;  // trained, routed experts' among them
   std::int32_t layer = -1;
   std::int64_t expert_parameters = 0;
-  Bytes frozen{};             // of weights that are not trained, as they are kept
-  std::int64_t matrices = 0;  // of `parameters`, those of matrices in layers: Muon's
-  Bytes kept{};               // of the trained weights, as they live all step; 0: each in the dtype of the products
-  Bytes cached{};             // of their copies below 16 bits that live from step to step
+  Bytes frozen{};                       // of weights that are not trained, as they are kept
+  std::int64_t matrices = 0;            // of `parameters`, those of matrices in layers: Muon's
+  Bytes kept{};                         // of the trained weights, as they live all step; 0: each in the dtype of the products
+  Bytes cached{};                       // of their copies below 16 bits that live from step to step
+  std::vector<std::int64_t> tensors{};  // parameters of each trained weight
 };
 
 // A workspace that lives all step.
@@ -87,6 +93,9 @@ struct ResidentWorkspace {
 
 // Ranks that share routed experts' copies where the others' are shared by sharding_ranks().
 std::int64_t expert_sharding_ranks(const ParallelLayout&);
+
+// Whether the sharded fp32 weights are the only ones: gathers cast them.
+bool shards_are_weights(const ParallelLayout&, const FrameworkPreset&, const ParameterBytes&);
 
 // Adds the storages of all stages, each stage's workspaces behind its units. With gradients that are not always allocated, a gradient is
 // born by its first write and dies in the optimizer.

@@ -37,18 +37,27 @@ class ScriptWriter {
 
  private:
   void note_use(std::int32_t code);
-  static constexpr std::array<std::int32_t, kPassStreams> kNobody{-1, -1, -1, -1, -1, -1, -1, -1};
+  // By stream: no op.
+  static constexpr std::array<std::int32_t, kPassStreams> nobody() {
+    std::array<std::int32_t, kPassStreams> none{};
+    for (std::int32_t& op : none) op = -1;
+    return none;
+  }
+  static constexpr std::array<std::array<std::int32_t, kPassStreams>, kPassStreams> nobody_waited_for() {
+    std::array<std::array<std::int32_t, kPassStreams>, kPassStreams> none{};
+    for (std::array<std::int32_t, kPassStreams>& each : none) each = nobody();
+    return none;
+  }
 
   // Who touched a storage last: what an op of another stream waits for.
   struct StorageUse {
     std::int32_t writer = -1;
-    std::array<std::int32_t, kPassStreams> reader = kNobody;
+    std::array<std::int32_t, kPassStreams> reader = nobody();
     Arrival arrival = Arrival::kNone;
   };
   std::vector<StorageUse> use_;  // by storage
-  std::array<std::array<std::int32_t, kPassStreams>, kPassStreams> waited_{
-      // by stream: up to which op of each other one
-      {kNobody, kNobody, kNobody, kNobody, kNobody, kNobody, kNobody, kNobody}};
+  std::array<std::array<std::int32_t, kPassStreams>, kPassStreams> waited_ =
+      nobody_waited_for();                                   // by stream: up to which op of each other
   std::array<std::array<bool, 3>, kPassStreams> arrived_{};  // by stream and Arrival
   std::array<std::int32_t, kPassStreams> wanted_{};          // of the op being written
   ScriptOp op_;

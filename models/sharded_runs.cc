@@ -132,7 +132,7 @@ void ShardedRuns::before_run(std::size_t run, std::vector<std::int32_t>& weights
     }
     gather(running.wrap, run, weights);
     copy_out(running.wrap, weights);
-    const bool prefetch = backward ? sharding_.prefetch_backward : sharding_.prefetch_forward;
+    const bool prefetch = backward ? sharding_.prefetch_backward && !sharding_.prefetches_after : sharding_.prefetch_forward;
     if (prefetch && run + 1 < runs_.size()) gather(wrap_of_run(run + 1), run, weights);
   }
   if (!backward && !running.makes_gradients_in_forward) return;
@@ -152,10 +152,19 @@ void ShardedRuns::after_run(std::size_t run, std::vector<std::int32_t>& weights,
   for (const UnitWrap& each : sharding_.wraps) {
     if (last && each.root) done.push_back(&each);  // the root goes last
   }
-  for (const UnitWrap* each : done) free_weights(*each, weights);
-  if (pass_ != PassKind::kBackward || comes_again || !reduces) return;
+  const bool ends = pass_ == PassKind::kBackward && !comes_again;
+  std::vector<std::vector<Tensor>> whole;  // gradients of `done`
   for (const UnitWrap* each : done) {
-    if (!each->trained.empty()) reduce(*each, gradients);
+    if (ends) whole.push_back(whole_gradients(*each, gradients));
+  }
+  for (const UnitWrap* each : done) free_weights(*each, weights);
+  if (!ends) return;
+  // _runtime_utils.py _post_backward_hook: _post_backward_reshard frees and prefetches, then _reduce_grad.
+  const bool prefetches = sharding_.weights && sharding_.prefetch_backward && sharding_.prefetches_after;
+  if (prefetches && !done.empty() && !last) gather(wrap_of_run(run + 1), run + 1, weights);
+  if (!reduces) return;
+  for (std::size_t each = 0; each < done.size(); ++each) {
+    if (!done[each]->trained.empty()) reduce(*done[each], std::move(whole[each]));
   }
   if (last) wait_for_reductions();
 }
@@ -169,17 +178,34 @@ void ShardedRuns::free_weights(const UnitWrap& wrapped, std::vector<std::int32_t
   }
 }
 
+// Each unit's or, where the framework copies them together, one. What accumulates unsharded over the micro-batches stays where it is.
+std::vector<Tensor> ShardedRuns::whole_gradients(const UnitWrap& wrapped, const std::vector<std::int32_t>& gradients) {
+  std::vector<Tensor> made;  // storages are codes
+  for (const std::int32_t each : wrapped.trained) made.push_back({StorageId{gradients[at(each)]}, Bytes(0), unit(each).gradients});
+  if (!wrapped.concatenate.valid()) return made;
+  std::vector<Tensor> flat = made;
+  if (made.front().storage.index >= 0) {
+    const std::int32_t code = add_storage(wrapped.gradients, Role::kGradients, sharding_.flat_name, wrapped.layer);
+    flat = {{StorageId{code}, Bytes(0), wrapped.gradients}};
+  }
+  kernel(wrapped, wrapped.concatenate, sharding_.concatenate, PassStream::kCompute, false);
+  for (const Tensor& tensor : made) writer_.read(tensor.storage.index, tensor.offset, tensor.size);
+  for (const Tensor& tensor : flat) writer_.write(tensor.storage.index, tensor.offset, tensor.size);
+  writer_.end();
+  return flat;
+}
+
 // The buffer that is reduced, made of the gradients. FSDP2 lets go of the one before and lets compute wait for its reduce-scatter, then
 // makes the next (_fsdp_param_group.py post_backward): hence the hold by the op before the copy. FSDP1 casts on the stream of the
 // reductions, where each frees its own (_runtime_utils.py _post_backward_hook).
-std::int32_t ShardedRuns::reduce_input(const UnitWrap& wrapped, const std::vector<std::int32_t>& gradients) {
+std::int32_t ShardedRuns::reduce_input(const UnitWrap& wrapped, const std::vector<Tensor>& gradients) {
   const std::int32_t last = writer_.last_compute_op();
   if (reduce_input_ >= 0) let_go(reduce_input_);
   copy_table(wrapped);
   const std::int32_t input = add_storage(wrapped.reduce_input, Role::kCommunication, sharding_.reduce_input_name, wrapped.layer);
   const PassStream stream = sharding_.copies ? PassStream::kCompute : PassStream::kReduce;
   kernel(wrapped, wrapped.reduce_copy, sharding_.reduce_copy, stream, false);
-  for (const std::int32_t each : wrapped.trained) writer_.read(gradients[at(each)], Bytes(0), unit(each).gradients);
+  for (const Tensor& tensor : gradients) writer_.read(tensor.storage.index, tensor.offset, tensor.size);
   writer_.write(input, Bytes(0), wrapped.reduce_input);
   writer_.wait_for(last);
   if (sharding_.copies) {
@@ -192,30 +218,37 @@ std::int32_t ShardedRuns::reduce_input(const UnitWrap& wrapped, const std::vecto
 
 // The gradients of a wrap into its units' shards: a copy into the buffer that is reduced, where there is one, then beside compute the
 // reduce-scatter, the sum over replicas and the addition to what earlier micro-batches left.
-void ShardedRuns::reduce(const UnitWrap& wrapped, const std::vector<std::int32_t>& gradients) {
-  std::vector<Tensor> inputs, shards, outputs;  // storages are codes
+void ShardedRuns::reduce(const UnitWrap& wrapped, std::vector<Tensor> inputs) {
+  std::vector<Tensor> shards;  // storages are codes
   for (const std::int32_t each : wrapped.trained) {
-    inputs.push_back({StorageId{gradients[at(each)]}, Bytes(0), unit(each).gradients});
-    shards.push_back({StorageId{~residents_[at(each)].gradients.index}, Bytes(0), unit(each).reduced_shard});
+    shards.push_back({StorageId{~residents_[at(each)].gradients.index}, Bytes(0), unit(each).gradient_shard});
   }
-  if (sharding_.casts) inputs = {{StorageId{reduce_input(wrapped, gradients)}, Bytes(0), wrapped.reduce_input}};
-  outputs = shards;
-  if (sharding_.adds) {
-    const std::int32_t sum = add_storage(wrapped.reduced_shard, Role::kGradients, sharding_.reduced_name, wrapped.layer);
-    outputs = {{StorageId{sum}, Bytes(0), wrapped.reduced_shard}};
-  }
+  if (sharding_.casts) inputs = {{StorageId{reduce_input(wrapped, inputs)}, Bytes(0), wrapped.reduce_input}};
+  const auto apart = [&](Bytes size) {
+    const std::int32_t code = add_storage(size, Role::kGradients, sharding_.reduced_name, wrapped.layer);
+    return std::vector<Tensor>{{StorageId{code}, Bytes(0), size}};
+  };
+  std::vector<Tensor> outputs = sharding_.adds || sharding_.casts_reduced ? apart(wrapped.reduced_shard) : shards;
   const auto write = [&](WorkId work, LabelId kind, bool queued, const std::vector<Tensor>& from, const std::vector<Tensor>& to) {
+    if (!work.valid()) return;
     last_reduction_ = kernel(wrapped, work, kind, PassStream::kReduce, queued);
     for (const Tensor& tensor : from) writer_.read(tensor.storage.index, tensor.offset, tensor.size);
     for (const Tensor& tensor : to) writer_.write(tensor.storage.index, tensor.offset, tensor.size);
     writer_.wait_for(writer_.last_compute_op());
     writer_.end();
   };
+  write(wrapped.predivide, sharding_.predivide, false, inputs, inputs);
   write(wrapped.reduce_scatter, sharding_.reduce_scatter, true, inputs, outputs);
-  if (wrapped.expert_reduce_scatter.valid()) write(wrapped.expert_reduce_scatter, sharding_.expert_reduce_scatter, true, inputs, outputs);
+  write(wrapped.expert_reduce_scatter, sharding_.expert_reduce_scatter, true, inputs, outputs);
   last_scatter_ = last_reduction_;
   if (sharding_.has_replicas) write(wrapped.replicas, sharding_.replicas, true, outputs, outputs);
-  if (wrapped.expert_replicas.valid()) write(wrapped.expert_replicas, sharding_.expert_replicas, true, outputs, outputs);
+  write(wrapped.expert_replicas, sharding_.expert_replicas, true, outputs, outputs);
+  write(wrapped.postdivide, sharding_.postdivide, false, outputs, outputs);
+  if (sharding_.casts_reduced) {
+    const std::vector<Tensor> cast = sharding_.adds ? apart(wrapped.gradient_shard) : shards;
+    write(wrapped.cast_reduced, sharding_.cast_reduced, false, outputs, cast);
+    outputs = cast;
+  }
   if (sharding_.adds) write(wrapped.add, sharding_.add, false, outputs, shards);
 }
 

@@ -36,8 +36,9 @@ class ShardedRuns {
   void gather(std::int32_t wrap, std::size_t now, const std::vector<std::int32_t>& weights);
   void copy_out(std::int32_t wrap, std::vector<std::int32_t>& weights);
   void free_weights(const UnitWrap&, std::vector<std::int32_t>& weights);
-  void reduce(const UnitWrap&, const std::vector<std::int32_t>& gradients);
-  std::int32_t reduce_input(const UnitWrap&, const std::vector<std::int32_t>& gradients);
+  std::vector<Tensor> whole_gradients(const UnitWrap&, const std::vector<std::int32_t>& gradients);
+  void reduce(const UnitWrap&, std::vector<Tensor> gradients);
+  std::int32_t reduce_input(const UnitWrap&, const std::vector<Tensor>& gradients);
   void wait_for_reductions();
   void copy_table(const UnitWrap&);
   void let_go(std::int32_t code);

@@ -16,6 +16,18 @@ std::int64_t StageLayout::layers_of(std::int32_t stage) const {
   return layers;
 }
 
+bool StageLayout::has_embedding(std::int32_t stage) const {
+  bool found = false;
+  for (std::int32_t index = 0; index < chunks; ++index) found = found || chunk(stage, index).embedding;
+  return found;
+}
+
+bool StageLayout::has_head(std::int32_t stage) const {
+  bool found = false;
+  for (std::int32_t index = 0; index < chunks; ++index) found = found || chunk(stage, index).head;
+  return found;
+}
+
 namespace {
 
 // Stages x chunks; check_layout() allows as many ranks.
@@ -200,7 +212,8 @@ std::int64_t even_share(std::int64_t layers, std::int32_t stages, const StageSpl
   refuse("--pp", std::to_string(stages) + " stages with " + std::to_string(left) + " layers left for " + std::to_string(sharing), wanted);
 }
 
-std::vector<std::int64_t> layers_of_stages(std::int64_t layers, std::int32_t stages, std::int32_t chunks, const StageSplit& split) {
+std::vector<std::int64_t> layers_of_stages(std::int64_t layers, std::int32_t stages, std::int32_t chunks, const StageSplit& split,
+                                           PipelineKind kind) {
   const bool even = split.first_stage_layers == 0 && split.last_stage_layers == 0;
   const std::string of_model = std::to_string(layers) + " layers";
   if (layers < stages || (even && layers % stages != 0)) {
@@ -210,7 +223,11 @@ std::vector<std::int64_t> layers_of_stages(std::int64_t layers, std::int32_t sta
   if (split.first_stage_layers != 0) of.front() = split.first_stage_layers;
   if (split.last_stage_layers != 0) of.back() = split.last_stage_layers;
   for (const std::int64_t each : of) {
-    if (each < chunks || each % chunks != 0) {
+    if (each >= chunks && each % chunks == 0) continue;
+    if (goes_both_ways(kind)) {
+      refuse("--schedule", std::string(pipeline_name(kind)) + " with " + std::to_string(each) + " layers in a stage",
+             "a multiple of its two model chunks (or --pp-layout)");
+    } else {
       refuse("--virtual-stages", std::to_string(chunks),
              "a divisor of the " + std::to_string(each) + " layers of a stage (or --pp-layout)");
     }
@@ -220,27 +237,32 @@ std::vector<std::int64_t> layers_of_stages(std::int64_t layers, std::int32_t sta
 
 }  // namespace
 
-StageLayout stage_layout(std::int64_t layers, std::int32_t stages, std::int32_t chunks, const StageSplit& split) {
+StageLayout stage_layout(std::int64_t layers, std::int32_t stages, std::int32_t chunks, const StageSplit& split, PipelineKind kind) {
   STEPSIM_CHECK(layers >= 1);
   STEPSIM_CHECK(stages >= 1);
   STEPSIM_CHECK(chunks >= 1);
-  const std::int64_t parts = std::int64_t{stages} * chunks;
   if (stages > kMostParts) refuse("--pp", std::to_string(stages), "at most " + std::to_string(kMostParts));
-  if (parts > kMostParts) {
+  if (std::int64_t{stages} * chunks > kMostParts) {
     refuse("--virtual-stages", std::to_string(chunks),
            "at most " + std::to_string(kMostParts) + " chunks in " + std::to_string(stages) + " stages");
   }
-  StageLayout made{.stages = stages, .chunks = chunks, .parts = std::vector<ModelChunk>(static_cast<std::size_t>(parts))};
-  std::vector<std::int64_t> part_layers;
+  const ChunkPlacement placement{kind, stages, chunks};
+  const auto parts = static_cast<std::size_t>(placement.parts());
+  StageLayout made{.stages = stages, .chunks = chunks, .parts = std::vector<ModelChunk>(parts), .schedule = kind};
+  std::vector<std::int64_t> part_layers(parts);
   if (split.layout.empty()) {
-    const std::vector<std::int64_t> of_stage = layers_of_stages(layers, stages, chunks, split);
-    for (std::int32_t chunk = 0; chunk < chunks; ++chunk) {
-      for (const std::int64_t each : of_stage) part_layers.push_back(each / chunks);
+    const std::int32_t share = chunks / placement.copies();  // parts of a stage
+    const std::vector<std::int64_t> of_stage = layers_of_stages(layers, stages, share, split, kind);
+    for (std::int32_t chunk = 0; chunk < share; ++chunk) {
+      for (std::int32_t stage = 0; stage < stages; ++stage) {
+        part_layers[static_cast<std::size_t>(placement.part({stage, chunk}))] = of_stage[static_cast<std::size_t>(stage)] / share;
+      }
     }
   } else {
     if (split.first_stage_layers != 0) refuse("--set parallel.first_stage_layers", "it with --pp-layout", "one of the two");
     if (split.last_stage_layers != 0) refuse("--set parallel.last_stage_layers", "it with --pp-layout", "one of the two");
-    for (const ChunkText& chunk : LayoutReader(split.layout, layers, parts).chunks()) part_layers.push_back(chunk.layers);
+    const std::vector<ChunkText> chunk_texts = LayoutReader(split.layout, layers, placement.parts()).chunks();
+    std::transform(chunk_texts.begin(), chunk_texts.end(), part_layers.begin(), [](const ChunkText& each) { return each.layers; });
   }
   std::int64_t first = 0;
   for (std::size_t i = 0; i < made.parts.size(); ++i) {

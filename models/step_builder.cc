@@ -11,6 +11,7 @@
 #include "models/graph_limit.h"
 #include "models/micro_batch_script.h"
 #include "models/optimizer_phase.h"
+#include "models/pipeline_check.h"
 #include "models/pipeline_program.h"
 #include "models/resident_storages.h"
 #include "models/saved_tensors.h"
@@ -146,10 +147,35 @@ UnitParameters unit_parameters(const TemplateStamp& stamp, std::int32_t layer, c
     const std::int64_t elements = low ? elements_of(weight.shape) : weight.size.value / bytes;
     unit.kept += weight.size;
     unit.parameters += elements;
+    unit.tensors.push_back(elements);
     if (weight.expert) unit.expert_parameters += elements;
     if (layer >= 0 && weight.shape.size() > 1) unit.matrices += elements;
   }
   return unit;
+}
+
+BesideStreams beside_streams(const StepTemplates& templates) {
+  BesideStreams used;
+  const auto add = [&used](const LayerTemplate& source) {
+    for (const std::vector<TemplateOp>* ops : {&source.forward, &source.backward}) {
+      for (const TemplateOp& op : *ops) {
+        used.context |= op.stream == OpStream::kContext;
+        used.expert |= op.stream == OpStream::kExpert;
+      }
+    }
+  };
+  add(templates.embedding);
+  for (const LayerTemplate& kind : templates.kinds) add(kind);
+  add(templates.head);
+  return used;
+}
+
+// The layout as the reduction of gradients sees it: DualPipe's parts have twice as many holders as there are data-parallel ranks, as two
+// stages hold each. Both update them, or share the optimizer's state (ZeRO 1).
+ParallelLayout with_all_holders(const ParallelLayout& parallel) {
+  ParallelLayout holders = parallel;
+  holders.data *= ChunkPlacement{parallel.schedule, parallel.pipeline, 1}.copies();
+  return holders;
 }
 
 // The builder of one step: what its parts share.
@@ -157,29 +183,33 @@ class StepWriter {
  public:
   StepWriter(const StepRequest& request, const StepTemplates& templates, const LayerStack& stack, std::int64_t micro_batches)
       : request_(request),
-        parallel_(request.parallel),
+        parallel_(with_all_holders(request.parallel)),
         templates_(templates),
         stack_(stack),
         micro_batches_(static_cast<std::int32_t>(micro_batches)) {}
 
   BuiltStep write(BuiltStep built) && {
     stages_ = built.stages;
-    frame_ = add_step_frame(builder_, parallel_, request_.framework, request_.placement);
+    frame_ = add_step_frame(builder_, parallel_, request_.framework, request_.placement, beside_streams(templates_));
     make_stamps();
     make_chunks();
     add_unit_residents(built);
     const OptimizerContext context{request_.model, request_.training, parallel_, request_.framework, residents_};
+    std::vector<StagePasses> passes = pipeline_passes(parallel_.schedule, stages_.stages, stages_.chunks, micro_batches_,
+                                                      parallel_.micro_batch_group, runs_pairs(parallel_, templates_));
+    find_split_passes(passes);
     make_scripts();
-    std::vector<StagePasses> passes =
-        pipeline_passes(parallel_.schedule, stages_.stages, stages_.chunks, micro_batches_, parallel_.micro_batch_group);
     add_deferred_head_passes(passes, stages_.chunks, deferred_head());
-    const std::vector<PipelineItem> program = pipeline_program(passes, stages_.chunks, *parallel_.point_to_point);
+    const std::vector<PipelineItem> program = pipeline_program(passes, stages_.chunks, *parallel_.point_to_point, parallel_.schedule);
     reserve();
     const bool exchanges = *parallel_.point_to_point != PointToPoint::kOverlapped;
     StepStamper stamper(builder_, frame_, scripts_, passes, micro_batches_,
                         {.frees_outputs = *parallel_.deallocate_outputs,
                          .host_waits = exchanges && request_.framework.waits_after_exchange,
-                         .stride = parallel_.tensor * parallel_.replicas()});
+                         .stride = parallel_.tensor * request_.parallel.replicas(),
+                         .one_graph = cuda_graph() == CudaGraph::kFull,
+                         .schedule = parallel_.schedule,
+                         .puts_off_weight_gradients = parallel_.delay_weight_gradients.value_or(false)});
     stamper.touch(add_pass_memory(builder_, frame_, memory(), residents_, scripts_, passes));
     gather_weights_first(context, stamper);
     stamper.write(program);
@@ -195,6 +225,10 @@ class StepWriter {
   }
 
  private:
+  // Of launches that cost time.
+  CudaGraph cuda_graph() const {
+    return request_.framework.host_issue ? request_.training.cuda_graph.value_or(request_.framework.cuda_graph) : CudaGraph::kNone;
+  }
   bool tied_on_one_stage() const { return request_.model.tied_head && parallel_.pipeline == 1; }
 
   void make_stamps() {
@@ -254,6 +288,18 @@ class StepWriter {
 
   bool reduces_whole_gradients() const { return has_replicas(parallel_) && parallel_.zero <= 1; }
 
+  // Backward passes without the weight gradients: those that have a weight pass.
+  void find_split_passes(const std::vector<StagePasses>& passes) {
+    for (const StagePasses& stage : passes) {
+      std::vector<std::vector<bool>>& split = split_.emplace_back(static_cast<std::size_t>(stages_.chunks));
+      for (std::vector<bool>& chunk : split) chunk.assign(static_cast<std::size_t>(micro_batches_), false);
+      if (parallel_.pipeline == 1) continue;
+      for (const Pass& pass : stage.passes) {
+        if (pass.kind == PassKind::kWeight) split[static_cast<std::size_t>(pass.chunk)][static_cast<std::size_t>(pass.micro_batch)] = true;
+      }
+    }
+  }
+
   void make_scripts() {
     scripts_.resize(chunks_.size());
     buckets_.resize(chunks_.size());
@@ -280,7 +326,7 @@ class StepWriter {
     const std::span<const UnitResidents> residents = residents_of(stage, chunk);
     const std::optional<UnitSharding> sharding =
         unit_sharding(builder_, stamps, residents, parallel_, request_.framework, residents_.bytes, micro_batches_);
-    ScriptOptions options{.defers_weight_gradients = parallel_.schedule == PipelineKind::kZbH1 && parallel_.pipeline > 1,
+    ScriptOptions options{.defers_weight_gradients = false,
                           .defers_head = false,
                           .keeps_output = !*parallel_.deallocate_outputs,
                           .input_gather = input_gather(),
@@ -288,10 +334,12 @@ class StepWriter {
                           .buckets = {},
                           .updates = updates_in_backward(residents),
                           .reduces = *parallel_.reduce_every_micro_batch,
-                          .offload = request_.placement.offload.schedule};
+                          .offload = request_.placement.offload.schedule,
+                          .graphs_scopes = cuda_graph() == CudaGraph::kScopes};
     ChunkScripts scripts;
     scripts.script_of.resize(static_cast<std::size_t>(micro_batches_));
     const auto add = [&](std::int32_t begin, std::int32_t end) {
+      options.defers_weight_gradients = split_[stage][chunk][static_cast<std::size_t>(begin)];
       options.defers_head = stamps.head != nullptr && begin < deferred_head();
       const PlacementPolicy policy = chunk_policy(request_.placement, stamps.first_layer, stamps.layers, begin);
       const PlacementPlan plan = stamps.layers == 0 ? PlacementPlan{}
@@ -302,16 +350,17 @@ class StepWriter {
     };
     const bool reduces_last = reduces_whole_gradients() && *parallel_.overlap_gradient_reduce;
     const bool last_differs = reduces_last || (sharding && !options.reduces);
-    const std::vector<std::int32_t> begins = placement_begins();
+    const std::vector<std::int32_t> begins = script_begins(stage, chunk);
+    const std::int32_t all = micro_batches_of(chunk).end;
     for (std::size_t range = 0; range < begins.size(); ++range) {
       const bool last = range + 1 == begins.size();
-      const std::int32_t end = last ? micro_batches_ - last_differs : begins[range + 1];
+      const std::int32_t end = last ? all - last_differs : begins[range + 1];
       if (begins[range] < end) add(begins[range], end);
     }
     if (!last_differs) return scripts;
     if (reduces_last) options.buckets = buckets_[stage][chunk];
     options.reduces = true;
-    add(micro_batches_ - 1, micro_batches_);
+    add(all - 1, all);
     return scripts;
   }
 
@@ -324,18 +373,30 @@ class StepWriter {
     return updates;
   }
 
-  std::int32_t deferred_head() const { return deferred_head_passes(request_.training, parallel_, micro_batches_); }
+  // Schedules with weight passes have the head's among them.
+  std::int32_t deferred_head() const {
+    return goes_both_ways(parallel_.schedule) ? 0 : deferred_head_passes(request_.training, parallel_, micro_batches_);
+  }
 
-  // First micro-batches of ranges that are alike.
-  std::vector<std::int32_t> placement_begins() const {
-    std::set<std::int64_t> begins{0, deferred_head()};
+  MicroBatchRange micro_batches_of(std::size_t chunk) const {
+    return stages_.placement().micro_batches(static_cast<std::int32_t>(chunk), micro_batches_);
+  }
+
+  // First micro-batches of ranges that are alike, of those that go through the chunk.
+  std::vector<std::int32_t> script_begins(std::size_t stage, std::size_t chunk) const {
+    const MicroBatchRange range = micro_batches_of(chunk);
+    std::set<std::int64_t> begins{range.begin, deferred_head()};
     for (const PlacementRow& row : request_.placement.rows) {
       begins.insert(row.first_micro_batch);
       if (row.last_micro_batch >= 0) begins.insert(row.last_micro_batch + 1);
     }
+    const std::vector<bool>& split = split_[stage][chunk];
+    for (auto i = static_cast<std::size_t>(range.begin) + 1; i < static_cast<std::size_t>(range.end); ++i) {
+      if (split[i] != split[i - 1]) begins.insert(static_cast<std::int64_t>(i));
+    }
     std::vector<std::int32_t> inside;
     for (const std::int64_t begin : begins) {
-      if (begin < micro_batches_) inside.push_back(static_cast<std::int32_t>(begin));
+      if (begin >= range.begin && begin < range.end) inside.push_back(static_cast<std::int32_t>(begin));
     }
     return inside;
   }
@@ -343,17 +404,20 @@ class StepWriter {
   // Without sequence parallelism every tensor-parallel rank holds the whole activations: each sends its part.
   std::optional<Collective> input_gather() const {
     const bool parts = request_.framework.scatters_pipeline_messages && parallel_.pipeline > 1 && parallel_.tensor > 1;
-    if (!parts || parallel_.sequence_parallel) return std::nullopt;
+    // What stays on a stage is whole: messages between the others are then whole too.
+    if (!parts || parallel_.sequence_parallel || parallel_.schedule == PipelineKind::kZbV) return std::nullopt;
     return Collective{.kind = CollectiveKind::kAllGather, .message = {}, .ranks = parallel_.tensor};
   }
 
   void reserve() {
     std::size_t ops = 0, storages = 0, units = 0;
     for (const std::vector<ChunkScripts>& chunks : scripts_) {
-      for (const ChunkScripts& scripts : chunks) {
+      for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
         constexpr std::size_t kTransferOps = 4;  // two transfers and what frees what they sent
-        ops += static_cast<std::size_t>(micro_batches_) * (scripts.of(0).ops.size() + kTransferOps);
-        storages += static_cast<std::size_t>(micro_batches_) * scripts.of(0).storages.size();
+        const MicroBatchRange range = micro_batches_of(chunk);
+        const MicroBatchScript& script = chunks[chunk].of(range.begin);
+        ops += static_cast<std::size_t>(range.end - range.begin) * (script.ops.size() + kTransferOps);
+        storages += static_cast<std::size_t>(range.end - range.begin) * script.storages.size();
       }
     }
     for (const std::vector<UnitResidents>& stage : residents_.stages) units += stage.size();
@@ -419,21 +483,31 @@ class StepWriter {
     return tails;
   }
 
-  // In the order of the model.
+  // In the order of the model; of a part that two stages hold, chunk 0 first.
   void list_saved(const StepStamper& stamper, BuiltStep& built) const {
+    std::vector<std::pair<std::int32_t, ChunkPlace>> places;
     for (std::int32_t chunk = 0; chunk < stages_.chunks; ++chunk) {
       for (std::int32_t stage = 0; stage < stages_.stages; ++stage) {
-        const auto s = static_cast<std::size_t>(stage), c = static_cast<std::size_t>(chunk);
-        const MicroBatchScript& script = scripts_[s][c].of(0);
-        std::vector<SavedTensor> saved =
-            saved_tensors(chunks_[s][c], stage, request_.model.layers, script, stamper.first_storage(stage, chunk));
-        std::move(saved.begin(), saved.end(), std::back_inserter(built.saved));
+        places.push_back({stages_.placement().part({stage, chunk}), {stage, chunk}});
+      }
+    }
+    std::stable_sort(places.begin(), places.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (const auto& [part, place] : places) {
+      const auto s = static_cast<std::size_t>(place.stage), c = static_cast<std::size_t>(place.chunk);
+      const MicroBatchScript& script = scripts_[s][c].of(micro_batches_of(c).begin);
+      const StorageId first = stamper.first_storage(place.stage, place.chunk);
+      for (SavedTensor& saved : saved_tensors(chunks_[s][c], place.stage, request_.model.layers, script, first)) {
+        for (StorageId& storage : saved.storages) {
+          const StorageId handed = stamper.handed_storage(place.stage, place.chunk, storage.index - first.index);
+          if (handed.valid()) storage = handed;
+        }
+        built.saved.push_back(std::move(saved));
       }
     }
   }
 
   const StepRequest& request_;
-  const ParallelLayout& parallel_;
+  const ParallelLayout parallel_;  // with_all_holders()
   const StepTemplates& templates_;
   LayerStack stack_;
   std::int32_t micro_batches_;
@@ -446,6 +520,7 @@ class StepWriter {
   std::vector<std::vector<ChunkStamps>> chunks_;  // by stage, chunk; so are the next three
   ResidentStorages residents_;
   std::vector<std::vector<std::vector<GradientBucket>>> buckets_;
+  std::vector<std::vector<std::vector<bool>>> split_;  // by stage, chunk, micro-batch: the backward pass has a weight pass
   std::vector<std::vector<ChunkScripts>> scripts_;
 };
 
@@ -504,7 +579,10 @@ BuiltStep build_step(const StepRequest& given, const StepTemplates& templates) {
   STEPSIM_CHECK(together >= 1);
   STEPSIM_CHECK(request.training.global_batch % together == 0);
   const std::int64_t micro_batches = request.training.global_batch / together;
-  const PipelineShape shape{request.parallel.pipeline, request.parallel.virtual_stages};
+  check_pipeline(request, micro_batches);
+  const std::int32_t chunks = chunks_of_stage(request.parallel.schedule, request.parallel.virtual_stages);
+  const ChunkPlacement placement{request.parallel.schedule, request.parallel.pipeline, chunks};
+  const PipelineShape shape{request.parallel.pipeline, chunks / placement.copies()};
   const LayerStack stack = layer_stack(templates, layers);
   const GraphSize pipeline = pipeline_size(stack, shape, micro_batches);
   check_graph_size(least_graph_size(stack, micro_batches) + pipeline, layers, shape, micro_batches);
@@ -512,13 +590,14 @@ BuiltStep build_step(const StepRequest& given, const StepTemplates& templates) {
   check_trained_layers(stack, request.parallel);
   check_optimizer_in_backward(request.training, request.parallel, micro_batches);
   BuiltStep built;
-  built.stages = stage_layout(layers, request.parallel.pipeline, request.parallel.virtual_stages, request.parallel.split);
+  built.stages = stage_layout(layers, request.parallel.pipeline, chunks, request.parallel.split, request.parallel.schedule);
   built.warnings = check_policy(request.placement, stack, request.training.attention);
   check_segments(request.placement, built.stages);
   check_reduce_dtype(request);
   check_deferred_head_passes(request.training, request.parallel);
   check_micro_batch_group(request.parallel);
   warn_of_missing_kernels(request.training, built.warnings);
+  warn_of_exposed_exchanges(request.parallel, templates, built.warnings);
   check_micro_batches(request.placement, micro_batches);
   const PlacementPlan whole = make_plan(stack, chunk_policy(request.placement, 0, layers), request.framework);
   check_graph_size(graph_size(stack, whole, micro_batches) + pipeline, layers, shape, micro_batches);

@@ -3,6 +3,8 @@
 #include <string>
 
 #include "models/data_parallel.h"
+#include "models/layer_template.h"
+#include "sim/check.h"
 
 namespace stepsim {
 
@@ -60,6 +62,20 @@ void add_copies(OpGraphBuilder& builder, StageFrame& stage, std::int32_t index, 
 
 }  // namespace
 
+PassStream pass_stream(OpStream stream) {
+  switch (stream) {
+    case OpStream::kCompute:
+      return PassStream::kCompute;
+    case OpStream::kTensor:
+      return PassStream::kTensor;
+    case OpStream::kContext:
+      return PassStream::kContext;
+    case OpStream::kExpert:
+      return PassStream::kExpert;
+  }
+  check_failed("stream of a template's op", __FILE__, __LINE__);
+}
+
 QueueId StageFrame::communicator(PassStream where, Group group) const {
   if (where != PassStream::kCompute) return queue(where);
   if (group == Group::kContext) return context;
@@ -68,7 +84,7 @@ QueueId StageFrame::communicator(PassStream where, Group group) const {
 }
 
 StepFrame add_step_frame(OpGraphBuilder& builder, const ParallelLayout& parallel, const FrameworkPreset& framework,
-                         const PlacementPolicy& placement) {
+                         const PlacementPolicy& placement, const BesideStreams& used) {
   StepFrame frame;
   for (std::int32_t index = 0; index < parallel.pipeline; ++index) {
     StageFrame& stage = frame.stages.emplace_back();
@@ -79,6 +95,10 @@ StepFrame add_step_frame(OpGraphBuilder& builder, const ParallelLayout& parallel
     }
     if (parallel.context > 1) stage.context = add_communicator(builder, stage, kContextGroup);
     if (parallel.expert > 1 || parallel.expert_tensor > 1) stage.expert = add_communicator(builder, stage, kExpertGroup);
+    if (used.context) add_group(builder, stage, PassStream::kContext, kContextStream, stage.context);
+    if (used.expert) {
+      add_group(builder, stage, PassStream::kExpert, kExpertStream, stage.communicator(PassStream::kCompute, Group::kExpert));
+    }
     if (has_replicas(parallel)) {
       const QueueId communicator = add_communicator(builder, stage, kDataGroup);
       add_group(builder, stage, PassStream::kGather, kGatherStream, communicator);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <vector>
 
 #include "models/framework_preset.h"
@@ -27,6 +28,10 @@ enum class PassStream : std::uint8_t {
   kCopy3,
 };
 inline constexpr std::size_t kPassStreams = 10;
+
+enum class OpStream : std::uint8_t;
+PassStream pass_stream(OpStream);
+
 enum class CopyEngine : std::uint8_t { kOut, kIn, kNone };
 
 enum class TransferStream : std::uint8_t { kReceiveForward, kSendForward, kReceiveBackward, kSendBackward };
@@ -36,7 +41,7 @@ struct StageFrame {
   DeviceId device;
   std::array<StreamId, kPassStreams> streams;        // none where there is no such group
   std::array<QueueId, kPassStreams> queues;          // communicators; gathers and reductions share one
-  QueueId context, expert;                           // communicators of those groups, whose collectives run on compute's stream
+  QueueId context, expert;                           // communicators of those groups, whichever stream their collectives run on
   std::array<StreamId, kTransferStreams> transfers;  // none with one stage; all one under blocking point-to-point
   StreamId model_parallel;                           // collectives over the stages; none with one stage
   std::array<QueueId, 2> engines;                    // by CopyEngine; none without offload, one for both where the device has one
@@ -66,7 +71,13 @@ struct StepFrame {
   std::vector<StageFrame> stages;
 };
 
+// Streams beside compute that a step has only where an op of its templates is on them.
+struct BesideStreams {
+  bool context = false, expert = false;
+};
+
 // The layout has everything decided (with_preset).
-StepFrame add_step_frame(OpGraphBuilder&, const ParallelLayout&, const FrameworkPreset&, const PlacementPolicy&);
+StepFrame add_step_frame(OpGraphBuilder&, const ParallelLayout&, const FrameworkPreset&, const PlacementPolicy&,
+                         const BesideStreams& used = {});
 
 }  // namespace stepsim

@@ -7,7 +7,9 @@
 #include "models/low_precision.h"
 #include "models/needed_ops.h"
 #include "models/stored_format.h"
+#include "models/tensor_overlap.h"
 #include "models/trainable.h"
+#include "models/weight_gradient_ops.h"
 #include "sim/check.h"
 #include "sim/input_error.h"
 
@@ -160,7 +162,9 @@ SlotIndex TemplateBuilder::add(Slot slot, Bytes size) {
   return added;
 }
 
-bool TemplateBuilder::low_precision() const { return name_ != "embedding" && name_ != "head" && is_low(context_.training.precision); }
+bool TemplateBuilder::in_layer() const { return name_ != "embedding" && name_ != "head"; }
+
+bool TemplateBuilder::low_precision() const { return in_layer() && is_low(context_.training.precision); }
 
 SlotIndex TemplateBuilder::input(const std::string& name, std::vector<std::int64_t> shape) {
   return add({.name = name, .kind = SlotKind::kInput, .size = {}, .shape = std::move(shape), .dtype = shape_.compute, .module = ""});
@@ -307,7 +311,7 @@ void TemplateBuilder::op(Direction direction, TemplateOp op) {
   if (makes_nothing(op)) return;
   std::vector<TemplateOp>& ops = direction == Direction::kForward ? forward_ : backward_;
   if (!prefix_.empty()) op.name = prefix_ + op.name;
-  if (op.stream == OpStream::kTensor) {
+  if (op.stream != OpStream::kCompute) {
     // A collective is launched from the compute stream: it waits for what was issued there before it (torch.distributed records an event).
     for (std::size_t before = ops.size(); before-- > 0;) {
       if (ops[before].stream != OpStream::kCompute) continue;
@@ -330,6 +334,7 @@ void TemplateBuilder::pass(Direction direction, KernelPass pass) {
   op(direction, {.name = std::move(pass.name),
                  .module = std::move(pass.module),
                  .work = work,
+                 .stream = pass.stream,
                  .reads = std::move(pass.reads),
                  .writes = std::move(pass.writes),
                  .updates = std::move(pass.updates),
@@ -367,12 +372,27 @@ static Bytes message_of(const CollectiveCall& call, Bytes input, Bytes output) {
   check_failed("collective kind", __FILE__, __LINE__);
 }
 
+static OpStream stream_of(Group group) {
+  switch (group) {
+    case Group::kTensor:
+      return OpStream::kTensor;
+    case Group::kContext:
+      return OpStream::kContext;
+    case Group::kExpert:
+      return OpStream::kExpert;
+    case Group::kNone:
+    case Group::kData:
+    case Group::kPipeline:
+      break;
+  }
+  check_failed("a group whose collectives run beside compute", __FILE__, __LINE__);
+}
+
 void TemplateBuilder::collective(Direction direction, const CollectiveCall& call) {
   const CommunicatorRanks communicator = call.ranks.value_or(tensor_ranks());
   if (communicator.ranks == 1) return;
   const bool in_place = call.kind == CollectiveKind::kAllReduce;
   STEPSIM_CHECK(in_place == (call.output == kNoSlot));
-  STEPSIM_CHECK(!call.beside_compute || communicator.group == Group::kTensor);
   TemplateOp collective{.name = call.name,
                         .module = call.module,
                         .work = Collective{.kind = call.kind,
@@ -381,7 +401,7 @@ void TemplateBuilder::collective(Direction direction, const CollectiveCall& call
                                            .stride = communicator.stride,
                                            .library = call.library},
                         .group = communicator.group,
-                        .stream = call.beside_compute ? OpStream::kTensor : OpStream::kCompute,
+                        .stream = call.beside_compute ? stream_of(communicator.group) : OpStream::kCompute,
                         .reads = {},
                         .writes = {},
                         .updates = {},
@@ -414,6 +434,8 @@ LayerTemplate TemplateBuilder::build(const Ends& ends) && {
                       .frozen_bytes = frozen_bytes_,
                       .cached_weights = cached_weights_};
   if (!context_.training.trainable.trains_all()) drop_unneeded_backward(layer, needs_input_gradient(context_, name_));
+  if (in_layer() && overlaps_tensor_collectives(context_)) overlap_tensor_collectives(layer);
+  if (in_layer() && context_.parallel.delay_weight_gradients.value_or(false)) delay_weight_gradients(layer);
   store_low(layer, context_.framework);
   keep_for_reruns(layer, context_.framework);
   const std::vector<SlotIndex> kept = saved_slots(layer);

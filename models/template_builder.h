@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -54,6 +55,7 @@ struct KernelPass {
   MemoryKernel kernel = MemoryKernel::kFusedElementwise;
   Bytes further_reads{}, further_writes{};
   bool random = false;
+  OpStream stream = OpStream::kCompute;
 };
 
 // Of consecutive members of a group; `stride` is the distance of neighbours among the machine's devices.
@@ -67,7 +69,7 @@ struct CollectiveCall {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   SlotIndex input = kNoSlot;                 // an all-reduce works in place on it
   SlotIndex output = kNoSlot;                // of all other kinds
-  bool beside_compute = false;               // on the tensor group's communication stream, from the last compute op so far on
+  bool beside_compute = false;               // on its group's communication stream, from the last compute op so far on
   std::optional<CommunicatorRanks> ranks{};  // none: the tensor-parallel group
   CollectiveLibrary library = CollectiveLibrary::kNccl;
   std::optional<Bytes> message{};  // none: the whole of a gather or scatter, the larger buffer of an exchange
@@ -121,8 +123,16 @@ class TemplateBuilder {
   const Slot& slot(SlotIndex index) const { return slots_[static_cast<std::size_t>(index)]; }
   const std::string& module_of(SlotIndex slot) const { return slots_[static_cast<std::size_t>(slot)].module; }
 
-  // Whether linear parts run below 16 bits here: in layers, not in the embedding and the head.
+  bool in_layer() const;  // not in the embedding or the head
+  // Whether linear parts run below 16 bits here: in layers.
   bool low_precision() const;
+
+  // The copy by columns of an operand below 16 bits that is there by rows; itself where one copy serves both, kNoSlot: none is known.
+  void set_by_columns(SlotIndex rows, SlotIndex columns) { columns_[rows] = columns; }
+  SlotIndex by_columns(SlotIndex rows) const {
+    const auto found = columns_.find(rows);
+    return found == columns_.end() ? kNoSlot : found->second;
+  }
 
   // The ends of the layer (kNoSlot: none). Checks the invariants (STEPSIM_CHECK) and gives transient slots their role.
   struct Ends {
@@ -136,6 +146,7 @@ class TemplateBuilder {
   DeviceShape shape_;
   std::vector<Slot> slots_;
   std::vector<TemplateOp> forward_, backward_;
+  std::map<SlotIndex, SlotIndex> columns_;  // by operand by rows
   std::int64_t parameters_ = 0, expert_parameters_ = 0, frozen_parameters_ = 0;
   Bytes frozen_bytes_{}, cached_weights_{};
 };

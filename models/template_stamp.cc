@@ -134,9 +134,10 @@ std::vector<StampOp> make_ops(OpGraphBuilder& builder, const TemplateStamp& stam
     StampOp& each = stamped.emplace_back();
     each.work = builder.work(op.work);
     each.kind = builder.label(op.name, static_cast<std::int32_t>(op.group));
-    each.on_tensor_stream = op.stream == OpStream::kTensor;
+    each.stream = op.stream;
     each.queued = std::holds_alternative<Collective>(op.work) && op.group != Group::kNone;
     each.group = op.group;
+    each.host_reads = std::holds_alternative<Copy>(op.work);
     each.reads = operands(op.reads);
     each.writes = operands(op.writes);
     each.updates = operands(op.updates);

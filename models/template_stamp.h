@@ -40,8 +40,9 @@ struct StampOperand {
 struct StampOp {
   WorkId work;
   LabelId kind;
-  bool on_tensor_stream = false;
-  bool queued = false;  // takes its group's communicator
+  OpStream stream = OpStream::kCompute;
+  bool queued = false;      // takes its group's communicator
+  bool host_reads = false;  // a copy to the host, which waits for it before it launches what follows
   Group group = Group::kNone;
   std::vector<StampOperand> reads, writes, updates, holds;
   std::vector<std::int32_t> after;

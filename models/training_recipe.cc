@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/chunk_placement.h"
+#include "models/recipe_names.h"
 #include "models/trainable.h"
 #include "sim/check.h"
 #include "sim/dtype_name.h"
@@ -137,10 +139,15 @@ static void check_routing(const ModelSpec& model, const TrainingRecipe& training
 static void check_schedule(const ParallelLayout& parallel) {
   const std::string name(pipeline_name(parallel.schedule));
   const std::string chunks = std::to_string(parallel.virtual_stages);
+  if (goes_both_ways(parallel.schedule) && parallel.pipeline == 1) refuse("--schedule", name + " with --pp 1", "--pp 2 and more");
+  if (parallel.schedule == PipelineKind::kDualPipe && parallel.pipeline % 2 != 0) {
+    refuse("--pp", std::to_string(parallel.pipeline) + " with --schedule dualpipe", "an even number of stages");
+  }
   const bool interleaved = parallel.schedule == PipelineKind::kInterleaved;
   if (parallel.virtual_stages > 1 && parallel.pipeline == 1) refuse("--virtual-stages", chunks + " with --pp 1", "1, or --pp 2 and more");
-  if (parallel.virtual_stages > 1 && !interleaved) {
-    refuse("--virtual-stages", chunks + " with --schedule " + name, "1, or --schedule interleaved");
+  const bool both_ways = goes_both_ways(parallel.schedule);  // two chunks a stage, whatever is said
+  if (parallel.virtual_stages > 1 && !interleaved && !(both_ways && parallel.virtual_stages == 2)) {
+    refuse("--virtual-stages", chunks + " with --schedule " + name, both_ways ? "1 or 2" : "1, or --schedule interleaved");
   }
   if (parallel.virtual_stages == 1 && interleaved) {
     refuse("--schedule", name + " with --virtual-stages 1", "--virtual-stages 2 or more, or another schedule");
@@ -237,6 +244,38 @@ static void check_context(const ModelSpec& model, const TrainingRecipe& training
   }
 }
 
+// Heads for tokens: each rank attends with a part of its heads (Transformer Engine context_parallel.py cp_comm_type "a2a": "The number of
+// heads needs to be divisible by CP size").
+static void check_head_exchange(const ModelSpec& model, const ParallelLayout& parallel) {
+  if (parallel.context == 1 || parallel.context_exchange != ContextExchange::kAllToAll) return;
+  const std::int64_t query_heads = model.heads / parallel.tensor, kv_heads = std::max<std::int64_t>(model.kv_heads / parallel.tensor, 1);
+  for (const auto& [what, heads] : {std::pair("heads", query_heads), std::pair("key-value heads", kv_heads)}) {
+    if (heads % parallel.context == 0) continue;
+    refuse("--cp-exchange", "alltoall with " + std::to_string(heads) + " " + what + " of a tensor-parallel rank",
+           "ring or allgather, or --cp a divisor of them (found " + std::to_string(parallel.context) + ")");
+  }
+}
+
+// Each document is shared as a sequence is: a part of its beginning and one of its end for each context-parallel rank (Megatron-LM
+// get_batch_on_this_cp_rank for thd, Transformer Engine thd_get_partitioned_indices).
+static void check_packed(const ModelSpec& model, const TrainingRecipe& training, const ParallelLayout& parallel) {
+  if (training.packed.empty()) return;
+  if (model.encoder_layers > 0) refuse("--packed", "documents", "none: " + model.name + " has an encoder, whose sequences are not packed");
+  const std::int64_t parts = parallel.context == 1 ? 1 : std::int64_t{parallel.context} * (model.causal ? 2 : 1);
+  std::int64_t sum = 0;
+  for (const std::int64_t length : training.packed) {
+    check_range("--packed", length, kMostTokens);
+    if (length % parts != 0) {
+      refuse("--packed", "a document of " + std::to_string(length) + " tokens",
+             "a multiple of " + std::to_string(parts) + (model.causal ? " (2 x cp)" : " (cp)"));
+    }
+    sum = std::min(sum + length, kMostTokens + 1);
+  }
+  if (sum == training.sequence) return;
+  refuse("--packed", "documents of " + (sum > kMostTokens ? "more than " + std::to_string(kMostTokens) : std::to_string(sum)) + " tokens",
+         std::to_string(training.sequence) + " together, as --sequence says");
+}
+
 static void check_decoder_sequence(const ModelSpec& model, const TrainingRecipe& training, const ParallelLayout& parallel) {
   const char* const flag = "--set training.decoder_sequence";
   const std::string found = std::to_string(training.decoder_sequence);
@@ -261,6 +300,8 @@ static void check_sequence(const ModelSpec& model, const TrainingRecipe& trainin
     refuse("--sequence", found, "at most the " + std::to_string(model.max_positions) + " learned positions of " + model.name);
   }
   if (parallel.context > 1) check_context(model, training, parallel);
+  check_head_exchange(model, parallel);
+  check_packed(model, training, parallel);
   if (parallel.sequence_parallel && training.sequence / parallel.context % parallel.tensor != 0) {
     const bool context = parallel.context > 1;
     refuse("--sequence", found,
@@ -295,24 +336,20 @@ static void check_batch(const TrainingRecipe& training, const ParallelLayout& pa
   }
 }
 
-static const char* optimizer_name(OptimizerKind optimizer) {
-  switch (optimizer) {
-    case OptimizerKind::kAdamW:
-      return "adamw";
-    case OptimizerKind::kSgd:
-      return "sgd";
-    case OptimizerKind::kAdam8Bit:
-      return "adam8bit";
-    case OptimizerKind::kLion:
-      return "lion";
-    case OptimizerKind::kMuon:
-      return "muon";
+static void check_optimizer_offload(const TrainingRecipe& training) {
+  const double share = training.optimizer_offload;
+  if (!(share >= 0 && share <= 1)) refuse("--optimizer-offload", std::to_string(share), "a share from 0 to 1");
+  if (share == 0) return;
+  const std::string found = std::to_string(share);
+  // Newton-Schulz iterations are matrix products; CPU optimizers (Megatron-LM optimizer/cpu_offloading, DeepSpeed cpu_adam) have none.
+  if (training.optimizer == OptimizerKind::kMuon) refuse("--optimizer-offload", found + " with --optimizer muon", "another optimizer");
+  if (training.optimizer_in_backward) {
+    refuse("--optimizer-offload", found + " with training.optimizer_in_backward", "one of the two: a hook updates on the device");
   }
-  STEPSIM_CHECK(false);
 }
 
 static void check_optimizer(const TrainingRecipe& training, const ParallelLayout& parallel) {
-  const std::string name = optimizer_name(training.optimizer), zero = " with --zero " + std::to_string(parallel.zero);
+  const std::string name(name_of(kOptimizerNames, training.optimizer)), zero = " with --zero " + std::to_string(parallel.zero);
   if (training.optimizer == OptimizerKind::kMuon && parallel.zero >= 2) {
     refuse("--optimizer", name + zero, "--zero 0 or 1: it orthogonalises whole matrices");
   }
@@ -327,6 +364,7 @@ static void check_optimizer(const TrainingRecipe& training, const ParallelLayout
   if (training.momentum > 0 && training.optimizer != OptimizerKind::kSgd) {
     refuse("--set training.momentum", std::to_string(training.momentum) + " with --optimizer " + name, "--optimizer sgd");
   }
+  check_optimizer_offload(training);
   if (!training.optimizer_in_backward) return;
   const char* const flag = "--set training.optimizer_in_backward";
   // torch.distributed.optim _apply_optimizer_in_backward: a gradient is applied by its hook, so it must be whole and of all ranks by then.
@@ -343,6 +381,16 @@ static void check_low_precision(const ModelSpec& model, const TrainingRecipe& tr
       training.precision == Precision::kFp8 || training.precision == Precision::kMxFp8 || training.precision == Precision::kNvFp4;
   if (training.primary_weights_low && !low) {
     refuse("--set training.low_precision_weights", "true", "--precision fp8, mxfp8 or nvfp4 with it");
+  }
+  if (training.low_precision_attention && !low) {
+    refuse("--fp8-attention",
+           "it with --precision " + std::string(training.precision == Precision::kBf16   ? "bf16"
+                                                : training.precision == Precision::kFp16 ? "fp16"
+                                                                                         : "fp32"),
+           "fp8, mxfp8 or nvfp4 with it");
+  }
+  if (training.low_precision_attention && training.attention == AttentionKind::kUnfused) {
+    refuse("--fp8-attention", "it with --attention unfused", "flash or fused with it");
   }
   if (!low) return;
   const std::int64_t block = training.precision == Precision::kMxFp8 ? 32 : 16, tensor = parallel.tensor;
@@ -413,7 +461,8 @@ void check_layout(const ModelSpec& model, const TrainingRecipe& training, const 
   check_expert_ranks(model, parallel);
   check_routing(model, training, parallel);
   check_schedule(parallel);
-  stage_layout(model.layers, parallel.pipeline, parallel.virtual_stages, parallel.split);
+  const std::int32_t chunks = chunks_of_stage(parallel.schedule, parallel.virtual_stages);
+  stage_layout(model.layers, parallel.pipeline, chunks, parallel.split, parallel.schedule);
   check_data_parallel(parallel);
   check_gradient_dtypes(training, parallel);
   check_sequence(model, training, parallel);

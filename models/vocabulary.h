@@ -45,6 +45,7 @@ inline constexpr std::array<std::string_view, 6> kGroupNames = {"", "tp", "dp", 
 // Stream and queue kinds.
 inline constexpr std::string_view kComputeStream = "compute";
 inline constexpr std::string_view kTensorStream = "tp communication";
+inline constexpr std::string_view kContextStream = "cp communication", kExpertStream = "ep communication";
 inline constexpr std::string_view kDataGroup = "dp communicator", kContextGroup = "cp communicator", kExpertGroup = "ep communicator";
 inline constexpr std::string_view kGatherStream = "dp gather", kReduceStream = "dp reduce";
 inline constexpr std::string_view kTransferStream = "pp";  // blocking point-to-point

@@ -128,8 +128,13 @@ static int calibrate_kernels(const CalibrateArguments& arguments, const std::vec
 
 int calibrate_command(const CalibrateArguments& arguments) {
   if (!arguments.recipe.empty()) return recipe_command(arguments);
+  if (!arguments.published.empty()) return published_command(arguments);
   if (!arguments.data.empty() || arguments.write) {
     throw InputError({arguments.write ? "--write" : "--data"}, "found it without --recipe, wanted both");
+  }
+  for (const auto& [flag, value] : {std::pair("--format", &arguments.format), std::pair("--where", &arguments.where),
+                                    std::pair("--models", &arguments.models), std::pair("--date", &arguments.date)}) {
+    if (!value->empty()) throw InputError({flag}, "found it without --published, wanted both");
   }
   check_output_name(arguments.output);
   if (arguments.files.empty())

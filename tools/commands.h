@@ -9,6 +9,8 @@
 
 namespace stepsim {
 
+struct StackRecipe;
+
 enum ExitCode : int { kExitDone = 0, kExitBug = 1, kExitBadInput = 2, kExitBeyondTolerance = 3 };
 
 struct RunArguments {
@@ -46,7 +48,7 @@ struct SimulateArguments {
 int simulate_command(const SimulateArguments& arguments);
 
 struct ValidateArguments {
-  std::string file, format = "auto", json, by;
+  std::string file, format = "auto", json, by, quality = "A,B", evidence;
   bool rows = false;
   std::string max_error;  // "0.05" or "5%"
 };
@@ -58,10 +60,16 @@ struct CalibrateArguments {
   std::vector<std::string> sets{};
   std::string output, json;  // output "": stdout, unless that carries the JSON
   std::string recipe, data;
+  std::string published, format, where;  // --published: a published table of steps
+  std::string models;                    // "dense": models with experts are tested, not fitted
+  std::string date;                      // of a fit, for the stack files
   bool write = false;
+  std::string folder;  // of --write
 };
 int calibrate_command(const CalibrateArguments& arguments);
-int recipe_command(const CalibrateArguments& arguments);  // --recipe
+int recipe_command(const CalibrateArguments& arguments);                                   // --recipe
+int published_command(const CalibrateArguments& arguments);                                // --published
+int stack_recipe_command(const CalibrateArguments& arguments, const StackRecipe& recipe);  // --recipe of stacks
 // The first flag given that says something of measured kernels, "--base"; "": none.
 std::string given_kernel_flag(const CalibrateArguments& arguments);
 

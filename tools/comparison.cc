@@ -91,7 +91,11 @@ ComparedStep compared_step(const std::string& label, const Job& job, const StepR
                     .shares = time_shares(run.step.graph, run.run),
                     .banded = banded_step(job, run.run, run.step.graph),
                     .peak = peak_account(run)};
-  for (const JobValue& value : job.values) step.set[value.path] = value.value;
+  for (const JobValue& value : job.values) {
+    // framework.name says what differs between presets; which fields are shown depends on the rest of the job.
+    const bool of_preset = value.path.starts_with("framework.") && value.path != "framework.name" && value.source.starts_with("default: ");
+    if (!of_preset) step.set[value.path] = value.value;
+  }
   for (const auto& [field, value] : job.entries.machine) step.set["hardware." + field] = value;
   for (const auto& [field, value] : job.entries.cluster) step.set["cluster." + field] = value;
   return step;

@@ -3,12 +3,31 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
+
+#include "tools/nearest_steps.h"
 
 namespace stepsim {
 
+constexpr std::size_t kNearest = 3;
+
+// "llama3-8b on 8 x h100-sxm-80gb, fp8, 8192 tokens"
+static std::string step_text(const MeasuredStepRow& row) {
+  return fmt::format("{} on {} x {}, {}, {} tokens", row.model, row.gpus, row.gpu, row.precision, row.sequence);
+}
+
 std::vector<EvidenceRow> evidence_rows(const Job& job) {
   std::vector<EvidenceRow> rows;
+  for (const NearStep& near : nearest_steps(job, kNearest)) {
+    if (!near.within) continue;
+    rows.push_back({.of = "measured step " + near.row->id,
+                    .source = near.row->source,
+                    .conditions = fmt::format("{}; {}; {}", step_text(*near.row), near.row->framework, near.row->layout),
+                    .rows = 1,
+                    .error = std::fabs(near.row->error()),
+                    .bias = near.row->error()});
+  }
   if (job.stack) {
     for (const StackEvidence& each : job.stack->evidence) {
       rows.push_back({.of = "stack " + job.stack->name,
@@ -58,11 +77,22 @@ static std::string kernels_text(const GpuSpec& gpu) {
   return text.empty() ? "; no measured kernels of " + gpu.name : "; kernels held out: " + text;
 }
 
+// The nearest measured step and this program's error on it.
+static std::string nearest_text(const Job& job) {
+  const std::vector<NearStep> nearest = nearest_steps(job, kNearest);
+  if (nearest.empty()) return "no measured steps are known";
+  const MeasuredStepRow& first = *nearest.front().row;
+  const std::string step = fmt::format("{} ({}): {:+.1f} %", step_text(first), first.source, 100 * first.error());
+  if (!nearest.front().within) return "none within 2x of this job: extrapolates; nearest " + step;
+  return "nearest measured " + step;
+}
+
 std::string evidence_text(const Job& job) {
   const std::string kernels = kernels_text(job.gpu);
-  if (!job.stack) return fmt::format("none of this software stack, hence the wide band: extrapolates{}", kernels);
-  if (job.stack->evidence.empty()) return fmt::format("stack {} names none: extrapolates{}", job.stack->name, kernels);
-  std::string text = fmt::format("stack {}: {}", job.stack->name, stack_evidence_text(job.stack->evidence.front()));
+  const std::string nearest = nearest_text(job);
+  if (!job.stack) return fmt::format("{}; none of this software stack, hence the wide band{}", nearest, kernels);
+  if (job.stack->evidence.empty()) return fmt::format("{}; stack {} names none{}", nearest, job.stack->name, kernels);
+  std::string text = nearest + "; " + fmt::format("stack {}: {}", job.stack->name, stack_evidence_text(job.stack->evidence.front()));
   const std::size_t more = job.stack->evidence.size() - 1;
   if (more > 0) text += fmt::format(" and {} more", more);
   return text + kernels;

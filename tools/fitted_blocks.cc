@@ -51,7 +51,7 @@ std::string attention_kernel_name(std::int8_t kernel) {
 FittedBlock attention_block(const AttentionFit& fit, const std::string& source, const std::string& fixed_source,
                             const std::vector<std::string>& sources) {
   STEPSIM_CHECK(sources.size() == fit.rates.size());
-  const std::string first = "  kernel: " + attention_kernel_name(fit.kernel);
+  const std::string first = (fit.low ? "  low: true kernel: " : "  kernel: ") + attention_kernel_name(fit.kernel);  // tells blocks apart
   FittedBlock block{.name = "attention", .first = first, .lines = {first}, .whole = true};
   block.lines.push_back("  fixed: " + microseconds(fit.fixed) + comment(fixed_source));
   block.lines.push_back(fmt::format("  memory: {:.4g}{}", fit.memory, comment(fixed_source)));

@@ -21,7 +21,10 @@ bool asks_for_nothing(const std::string& path, const std::string& value) {
   if (path == "training.iteration") return value == "steady";
   if (path == "parallel.expert_tp" || path == "training.imbalance") return value == "1";
   if (path == "training.capacity") return value == "0";
-  return path == "parallel.sequence_parallel" && value == "false";
+  if (path == "training.optimizer_offload") return value == "0";
+  if (path == "parallel.tensor_overlap" || path == "training.cuda_graph") return value == "none";
+  return value == "false" &&
+         (path == "parallel.sequence_parallel" || path == "parallel.overlap_expert_exchange" || path == "parallel.delay_weight_gradients");
 }
 
 std::vector<Idle> pipeline_settings(const ParallelLayout& parallel) {
@@ -60,9 +63,24 @@ std::vector<Idle> expert_settings(const Job& job) {
   const bool alone = job.parallel.expert == 1 && job.parallel.expert_tensor_ranks() == 1;
   const std::string reason = none ? job.model.name + " has no experts" : "--ep is 1: tokens stay where they are";
   return {{none || alone, "parallel.dispatcher", reason},
+          {none || alone, "parallel.overlap_expert_exchange", reason},
+          {none, "parallel.delay_weight_gradients", reason},
           {none, "parallel.expert_tp", reason},
           {none, "training.imbalance", reason},
           {none, "training.capacity", reason}};
+}
+
+std::vector<Idle> kernel_settings(const Job& job) {
+  const ParallelLayout& parallel = job.parallel;
+  const TrainingRecipe& training = job.training;
+  const bool whole = parallel.tensor > 1 && !parallel.sequence_parallel, stays = training.optimizer_offload == 0;
+  return {{parallel.tensor == 1 || whole, "parallel.tensor_overlap",
+           whole ? "without --sequence-parallel there are no gathers and scatters to overlap" : "--tp is 1: there are no collectives"},
+          {parallel.context == 1, "parallel.context_exchange", "--cp is 1: each rank has whole sequences"},
+          {!job.framework.host_issue, "training.cuda_graph", "framework.host_issue is false: launches cost no time"},
+          {training.optimizer == OptimizerKind::kNone, "training.optimizer_offload", "--optimizer none updates nothing"},
+          {stays, "training.overlap_optimizer_copies", "without --optimizer-offload nothing of the optimizer is copied"},
+          {training.packed.size() == 1, "training.packed", "one document is the whole sequence"}};
 }
 
 // "--zero 3", "--sequence-parallel", "parallel.p2p batched".
@@ -90,6 +108,7 @@ std::vector<std::string> idle_settings(const Job& job) {
   for (const Idle& each : pipeline_settings(parallel)) settings.push_back(each);
   for (const Idle& each : data_parallel_settings(parallel)) settings.push_back(each);
   for (const Idle& each : expert_settings(job)) settings.push_back(each);
+  for (const Idle& each : kernel_settings(job)) settings.push_back(each);
   std::vector<std::string> sentences;
   for (const Idle& each : settings) {
     const auto entry = job.entries.values.find(each.path);

@@ -15,6 +15,7 @@
 #include "sim/check.h"
 #include "tools/idle_settings.h"
 #include "tools/job_allocator.h"
+#include "tools/job_framework.h"
 #include "tools/job_parallel.h"
 #include "tools/job_placement.h"
 #include "tools/job_stack.h"
@@ -146,14 +147,6 @@ static void count_neighbours(Job& job) {
   used(job.cluster.root_port.gpus);
 }
 
-static void resolve_framework(JobValues& values, Job& job) {
-  const bool gpt = job.model.normalization == Normalization::kLayerNorm && job.model.activation == Activation::kGelu;
-  const std::string name = values.text("framework.name", gpt ? "megatron-lm@2022-05" : "megatron-core@2025",
-                                       gpt ? "for LayerNorm + GeLU models" : "for models other than LayerNorm + GeLU");
-  job.framework = load_framework(name);
-  if (!values.given("framework.name")) job.assumed.push_back("framework " + framework_label(job.framework));
-}
-
 static void resolve_profile(JobValues& values, Job& job) {
   const std::optional<std::string> file = values.optional_text("hardware.profile");
   if (file && *file != "none") job.profile = std::make_shared<const KernelProfile>(load_kernel_profile(*file, job.gpu));
@@ -180,10 +173,9 @@ static Job resolved(const JobEntries& entries) {
   job.entries = entries;
   JobValues values(entries);
   resolve_model(values, job);
-  resolve_framework(values, job);
+  const DescribedFramework framework = resolve_framework(values, entries, job);
   resolve_hardware(values, entries, job);
-  // FlashAttention-3 is for Hopper (Dao-AILab/flash-attention README, "FlashAttention-3 beta release: optimized for Hopper GPUs").
-  if (job.gpu.compute_capability != 90) job.framework.flash_version = 2;
+  take_flash_of_machine(job);
   resolve_training(values, job);
   resolve_stack(values, job);
   resolve_profile(values, job);
@@ -193,6 +185,7 @@ static Job resolved(const JobEntries& entries) {
   count_neighbours(job);
   note_gradient_dtype(values, job);
   job.placement = resolve_placement(values, entries);
+  note_framework(values, framework, job);
   if (const OffloadPreset* const preset = named_preset(entries)) job.framework.kept_for_reruns = preset->keeps;
   job.training.fp8_reads_one_layout = job.gpu.compute_capability < 100;  // Blackwell reads either (accuracy.md C.3)
   check_layout(job.model, job.training, job.parallel);
@@ -206,6 +199,7 @@ static Job resolved(const JobEntries& entries) {
   job.values = values.values();
   job.warnings = idle_settings(job);
   job.files = entries.files;
+  if (!packed_file(job).empty()) job.files.push_back(packed_file(job));
   for (const char* const path : {"model.name", "hardware.name", "hardware.cluster", "hardware.stack", "hardware.profile"}) {
     const auto entry = entries.values.find(path);
     if (entry != entries.values.end()) job.files.push_back(entry->second.value);

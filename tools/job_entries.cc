@@ -68,7 +68,7 @@ static bool add_override(JobEntries& entries, const FlagValue& flag) {
   const std::string section = flag.path.substr(0, dot), field = flag.path.substr(dot + 1);
   const std::string_view of_job[] = {"name", "cluster", "gpus", "stack", "profile", "expandable_segments", "allocator"};
   const bool is_of_job = std::find(std::begin(of_job), std::end(of_job), field) != std::end(of_job);
-  if (field == "base")
+  if (field == "base" && section != "framework")
     throw InputError({flag.flag + " " + flag.path}, "found a base, wanted another --hardware, or a machine file with it");
   if (section == "hardware" && !is_of_job) {
     entries.machine.emplace_back(field, flag.value);
@@ -184,6 +184,7 @@ JobEntries job_entries(const JobInput& input) {
     if (job.hardware().has_cluster()) job.mutable_hardware()->set_cluster(beside(input.file, job.hardware().cluster()));
     if (job.hardware().has_stack()) job.mutable_hardware()->set_stack(beside(input.file, job.hardware().stack()));
     if (job.hardware().has_profile()) job.mutable_hardware()->set_profile(beside(input.file, job.hardware().profile()));
+    if (job.training().has_packed()) job.mutable_training()->set_packed(beside(input.file, job.training().packed()));
     if (job.placement().has_name()) job.mutable_placement()->set_name(beside(input.file, job.placement().name()));
   }
   apply_flags(job, input.flags, places, entries);

@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 
+#include "models/recipe_names.h"
 #include "sim/dtype_name.h"
 
 namespace stepsim {
@@ -45,8 +46,14 @@ static void resolve_ranks(JobValues& values, Job& job) {
   job.gpus = group * data;
 }
 
+// HybridEP exchanges within NVLink domains of more than a node (DeepEP PR 420: GB200); elsewhere those recipes take DeepEP
+// (spec/accuracy.md C.2).
+static bool lacks_hybrid_domain(const Job& job) {
+  constexpr std::int32_t kGpusOfNode = 8;
+  return job.framework.dispatcher == Dispatcher::kHybridEp && job.cluster.nvlink_domain <= kGpusOfNode;
+}
+
 static void resolve_experts(JobValues& values, Job& job) {
-  constexpr std::array<std::string_view, 4> kDispatchers = {"allgather", "alltoall", "deepep", "hybridep"};  // by Dispatcher
   const auto shown = [&](const char* path) { return job.model.has_experts() || values.given(path); };
   ParallelLayout& parallel = job.parallel;
   if (shown("parallel.ep")) {
@@ -56,15 +63,30 @@ static void resolve_experts(JobValues& values, Job& job) {
     const std::int64_t ranks = values.whole("parallel.expert_tp", parallel.tensor, "as --tp", 1, kMostRanks);
     if (values.given("parallel.expert_tp")) parallel.expert_tensor = static_cast<std::int32_t>(ranks);
   }
-  if (shown("parallel.dispatcher")) {
-    parallel.dispatcher = static_cast<Dispatcher>(values.choice("parallel.dispatcher", kDispatchers, {}, 1, "usual"));
+  if (values.given("parallel.dispatcher")) {
+    parallel.dispatcher = static_cast<Dispatcher>(values.choice("parallel.dispatcher", kDispatcherNames, {}, 0, ""));
+  } else if (job.model.has_experts() && lacks_hybrid_domain(job) && parallel.expert > 1) {
+    parallel.dispatcher = Dispatcher::kDeepEp;
+    values.note("parallel.dispatcher", "deepep", "default: as " + framework_label(job.framework) + " where an NVLink domain is one node",
+                JobValue::Form::kText);
+  }
+  parallel.overlap_expert_exchange = values.optional_flag("parallel.overlap_expert_exchange");
+  parallel.delay_weight_gradients = values.optional_flag("parallel.delay_weight_gradients");
+}
+
+static void resolve_exchanges(JobValues& values, Job& job) {
+  if (values.given("parallel.context_exchange")) {
+    job.parallel.context_exchange =
+        static_cast<ContextExchange>(values.choice("parallel.context_exchange", kContextExchangeNames, {}, 0, ""));
+  }
+  if (values.given("parallel.tensor_overlap")) {
+    job.parallel.tensor_overlap = static_cast<TensorOverlap>(values.choice("parallel.tensor_overlap", kTensorOverlapNames, {}, 0, ""));
   }
 }
 
 static void resolve_pipeline(JobValues& values, Job& job) {
-  constexpr std::array<std::string_view, 4> kSchedules = {"gpipe", "1f1b", "interleaved", "zb-h1"};  // by PipelineKind
-  constexpr std::array<std::string_view, 2> kLater = {"zb-v", "dualpipe"};
-  constexpr std::array<std::string_view, 3> kTransfers = {"blocking", "batched", "overlapped"};  // by PointToPoint
+  constexpr std::array<std::string_view, 6> kSchedules = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe"};  // by PipelineKind
+  constexpr std::array<std::string_view, 3> kTransfers = {"blocking", "batched", "overlapped"};                          // by PointToPoint
   ParallelLayout& parallel = job.parallel;
   const auto shown = [&](const char* path) { return parallel.pipeline > 1 || values.given(path); };
   if (shown("parallel.virtual_stages")) {
@@ -74,7 +96,7 @@ static void resolve_pipeline(JobValues& values, Job& job) {
   if (shown("parallel.schedule")) {
     const bool chunks = parallel.virtual_stages > 1;
     parallel.schedule = static_cast<PipelineKind>(
-        values.choice("parallel.schedule", kSchedules, kLater, chunks ? 2 : 1, chunks ? "for virtual stages" : "usual"));
+        values.choice("parallel.schedule", kSchedules, {}, chunks ? 2 : 1, chunks ? "for virtual stages" : "usual"));
   }
   parallel.split.layout = values.optional_text("parallel.pp_layout").value_or("");
   const auto layers = [&](const char* path) { return values.given(path) ? values.whole(path, 0, "", 1, kUnbounded) : 0; };
@@ -162,12 +184,24 @@ static void note_preset(JobValues& values, const Job& job) {
   note_flag(sharded, "parallel.reshard_after_forward", parallel.reshard_after_forward);
   note_flag(sharded, "parallel.prefetch_forward", parallel.prefetch_forward);
   note_flag(sharded, "parallel.prefetch_backward", parallel.prefetch_backward);
+  const bool experts = job.model.has_experts(), exchanged = experts && parallel.expert > 1;
+  const auto note_name = [&](bool matters, const char* path, std::string_view value) {
+    note(matters, path, std::string(value), JobValue::Form::kText);
+  };
+  const bool noted = lacks_hybrid_domain(job) && parallel.expert > 1;
+  note_name(experts && !noted, "parallel.dispatcher", name_of(kDispatcherNames, *parallel.dispatcher));
+  note_flag(exchanged, "parallel.overlap_expert_exchange", parallel.overlap_expert_exchange);
+  note_flag(experts, "parallel.delay_weight_gradients", parallel.delay_weight_gradients);
+  note_name(parallel.context > 1, "parallel.context_exchange", name_of(kContextExchangeNames, *parallel.context_exchange));
+  note_name(parallel.tensor > 1 && parallel.sequence_parallel, "parallel.tensor_overlap",
+            name_of(kTensorOverlapNames, *parallel.tensor_overlap));
   if (parallel.gather_limit) note(sharded, "parallel.gather_limit", std::to_string(*parallel.gather_limit), JobValue::Form::kNumber);
 }
 
 void resolve_parallel(JobValues& values, Job& job) {
   resolve_ranks(values, job);
   resolve_experts(values, job);
+  resolve_exchanges(values, job);
   resolve_pipeline(values, job);
   resolve_rank(values, job);
   resolve_data_parallel(values, job);

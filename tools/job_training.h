@@ -19,4 +19,7 @@ void note_gradient_dtype(JobValues& values, const Job& job);
 // form; whether names and numbers make sense check_trainable() says. A comma may stand for '+'.
 std::optional<TrainableMask> parse_trainable(const std::string& text);
 
+// The file that --packed names; "" for a list, or without it.
+std::string packed_file(const Job& job);
+
 }  // namespace stepsim

@@ -14,8 +14,19 @@ static std::string shown(const SourceLocation& where) {
   return where.line == 0 ? where.file : fmt::format("{}:{}:{}", where.file, where.line, where.column);
 }
 
+JobValue::Form form_of(const std::string& value) {
+  if (value == "true" || value == "false") return JobValue::Form::kSwitch;
+  const bool number = !value.empty() && value.find_first_not_of("0123456789") == std::string::npos;
+  return number ? JobValue::Form::kNumber : JobValue::Form::kText;
+}
+
 void JobValues::note(const std::string& path, const std::string& value, const std::string& source, JobValue::Form form) {
   values_.push_back({path, value, source, form});
+}
+
+void JobValues::note_given(const std::string& path) {
+  const JobEntry& entry = entries_.values.at(path);
+  note(path, entry.value, shown(entry.where), form_of(entry.value));
 }
 
 void JobValues::fail(const std::string& path, const std::string& problem) const {

@@ -17,6 +17,9 @@ inline constexpr std::int64_t kUnbounded = std::int64_t{1} << 62;
 // Of a batch: as check_layout. Products of two of them and of ranks stay far below 2^63.
 inline constexpr std::int64_t kMostSequences = 1 << 20;
 
+// As JSON shows a value that is written so: true and false are switches, digits a number.
+JobValue::Form form_of(const std::string& value);
+
 class JobValues {
  public:
   explicit JobValues(const JobEntries& entries) : entries_(entries) {}
@@ -37,6 +40,8 @@ class JobValues {
   std::optional<std::int64_t> optional_whole(const std::string& path);
   std::optional<bool> optional_flag(const std::string& path);
 
+  // Notes a given value as it stands; the reader of its section has used it.
+  void note_given(const std::string& path);
   void note(const std::string& path, const std::string& value, const std::string& source, JobValue::Form form);
   [[noreturn]] void fail(const std::string& path, const std::string& problem) const;
   const std::vector<JobValue>& values() const { return values_; }

@@ -23,7 +23,7 @@ bool empty(const FitErrors& errors) { return errors.fitted.empty() && errors.hel
 // Keeps what the entry of the kernel says in place of what the machine had.
 void put_kernel(const AttentionFit& fit, GpuSpec& gpu) {
   for (AttentionFit& entry : gpu.fit.attention) {
-    if (entry.kernel != fit.kernel) continue;
+    if (entry.kernel != fit.kernel || entry.low != fit.low) continue;
     entry = fit;
     return;
   }

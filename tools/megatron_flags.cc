@@ -21,6 +21,7 @@ constexpr std::array kRead = {
     "bert-no-binary-head",
     "bf16",
     "context-parallel-size",
+    "cp-comm-type",
     "cross-entropy-fusion-impl",
     "cross-entropy-loss-fusion",
     "cuda-graph-impl",

@@ -23,6 +23,17 @@ Dispatcher dispatcher(const MegatronArguments& arguments) {
   return arguments.text("moe-flex-dispatcher-backend", "deepep") == "hybridep" ? Dispatcher::kHybridEp : Dispatcher::kDeepEp;
 }
 
+// transformer_config.py: cp_comm_type is p2p where nothing is said; a list gives each layer its own, of which the first stands for all.
+// Heads and tokens shared on two levels (a2a+p2p) send keys and values between nodes as a ring does.
+ContextExchange context_exchange(const MegatronArguments& arguments) {
+  const std::string types = arguments.text("cp-comm-type", "p2p");
+  const std::string type = types.substr(0, types.find(' '));
+  if (type == "p2p" || type == "a2a+p2p") return ContextExchange::kRing;
+  if (type == "all_gather") return ContextExchange::kAllGather;
+  if (type != "a2a") arguments.refuse("cp-comm-type", "p2p, all_gather, a2a or a2a+p2p");
+  return ContextExchange::kAllToAll;
+}
+
 // Megatron-LM's strings for what the number of layers in each chunk says.
 std::string layout_of(const std::vector<std::int64_t>& chunks) {
   std::string text = "E";
@@ -166,6 +177,7 @@ ParallelLayout megatron_layout(const MegatronRun& run, const ModelSpec& model) {
   if (model.has_experts()) parallel.expert_tensor = ranks(arguments, "expert-tensor-parallel-size", parallel.tensor);
   if (!model.has_experts()) parallel.expert = 1;
   parallel.dispatcher = dispatcher(arguments);
+  if (parallel.context > 1) parallel.context_exchange = context_exchange(arguments);
   parallel.sequence_parallel = arguments.on("sequence-parallel") && parallel.tensor > 1;
   split_layers(arguments, model.layers, parallel);
 

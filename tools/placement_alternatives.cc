@@ -54,7 +54,9 @@ static StepTemplates templates_of(const Job& job) { return step_templates({job.m
 
 // The largest model chunk, to which a policy's counts refer.
 static LayerStack largest_chunk(const Job& job, const LayerStack& stack) {
-  const StageLayout stages = stage_layout(job.model.layers, job.parallel.pipeline, job.parallel.virtual_stages, job.parallel.split);
+  const ParallelLayout& parallel = job.parallel;
+  const std::int32_t chunks = chunks_of_stage(parallel.schedule, parallel.virtual_stages);
+  const StageLayout stages = stage_layout(job.model.layers, parallel.pipeline, chunks, parallel.split, parallel.schedule);
   const auto most = std::max_element(stages.parts.begin(), stages.parts.end(),
                                      [](const ModelChunk& a, const ModelChunk& b) { return a.layers < b.layers; });
   return stack.part(most->first_layer, most->layers);

@@ -5,6 +5,7 @@
 #include <array>
 #include <optional>
 
+#include "models/chunk_placement.h"
 #include "models/pipeline_graph.h"
 #include "sim/simulate.h"
 #include "tools/published_format.h"
@@ -21,16 +22,21 @@ struct PublishedSchedule {
   std::string_view name;
   PipelineKind kind = PipelineKind::kGPipe;
   std::string_view forward, backward, weight;  // columns of durations
+  // A column that may be there: the duration of a forward and a backward pass that run as one. Where there is such a column, B is the whole
+  // backward pass (deepseek-ai/DualPipe README).
+  std::string_view pair{};
 };
-constexpr std::array<PublishedSchedule, 4> kSchedules = {{{"gpipe", PipelineKind::kGPipe, "F", "B", ""},
+constexpr std::array<PublishedSchedule, 6> kSchedules = {{{"gpipe", PipelineKind::kGPipe, "F", "B", ""},
                                                           {"1f1b", PipelineKind::k1F1B, "F", "B", ""},
                                                           {"interleaved_1f1b", PipelineKind::kInterleaved, "F_chunk", "B_chunk", ""},
-                                                          {"zb_h1_handcrafted", PipelineKind::kZbH1, "F", "B", "W"}}};
+                                                          {"zb_h1_handcrafted", PipelineKind::kZbH1, "F", "B", "W"},
+                                                          {"zb_v", PipelineKind::kZbV, "F_chunk", "B_chunk", "W_chunk"},
+                                                          {"dual_pipe", PipelineKind::kDualPipe, "F", "B", "W", "F&B"}}};
 
 // Columns that every schedule may have. closed_form_paper is the formula of 2401.10241.
 constexpr std::string_view kDimensions[] = {"p", "m", "v"};
 constexpr std::string_view kDescription[] = {"id", "schedule", "p", "m", "v", "P2P", "equals"};
-constexpr std::string_view kDurations[] = {"F", "B", "W", "F_chunk", "B_chunk", "P2P"};
+constexpr std::string_view kDurations[] = {"F", "B", "W", "F_chunk", "B_chunk", "W_chunk", "F&B", "P2P"};
 constexpr std::string_view kMakespans[] = {"makespan", "closed_form", "closed_form_paper"};
 
 struct PublishedCounts {  // passes in flight on every stage
@@ -66,9 +72,10 @@ struct PipelineOutcome {
 };
 
 PipelineOutcome outcome_of(const PipelineCase& of) {
-  const std::vector<StagePasses> passes = pipeline_passes(of.kind, of.stages, of.chunks, of.micro_batches);
+  const std::vector<StagePasses> passes =
+      pipeline_passes(of.kind, of.stages, of.chunks, of.micro_batches, 0, of.durations.pair.has_value());
   const std::vector<PassDurations> durations(passes.size(), of.durations);
-  const PipelineGraph pipeline = pipeline_graph(passes, of.chunks, PointToPoint::kOverlapped, durations, of.transfer);
+  const PipelineGraph pipeline = pipeline_graph(passes, of.chunks, PointToPoint::kOverlapped, durations, of.transfer, of.kind);
   const StepResult result =
       simulate(pipeline.graph, plain_machine(of.stages), GivenCostModel(pipeline.costs), {.device = LedgerRule::kDeviceOrder});
   PipelineOutcome outcome{.makespan = result.end, .until_backward = passes_in_flight(pipeline, result, pipeline.until_backward)};
@@ -102,7 +109,7 @@ std::string reason_to_skip(const CsvTable& table, const RowCells& row, const Pub
   for (const std::string& column : table.head) {
     if (!row.has(column)) continue;
     const bool known = among(kDescription, column) || among(kMakespans, column) || column == schedule.forward ||
-                       column == schedule.backward || column == schedule.weight ||
+                       column == schedule.backward || column == schedule.weight || column == schedule.pair ||
                        std::any_of(std::begin(kCounts), std::end(kCounts), [&](const PublishedCounts& each) {
                          const bool of_weight_passes = each.until_weight || each.column == "inflight_until_B";
                          const bool fits = schedule.weight.empty() ? !of_weight_passes : !among(kAmbiguousCounts, each.column);
@@ -119,10 +126,17 @@ std::string reason_to_skip(const CsvTable& table, const RowCells& row, const Pub
 }
 
 std::string reason_to_skip(const PipelineCase& of) {
-  const bool interleaved = of.kind == PipelineKind::kInterleaved;
-  if (!interleaved && of.chunks > 1) return fmt::format("{} has one chunk a stage", pipeline_name(of.kind));
+  const bool interleaved = of.kind == PipelineKind::kInterleaved, folded = goes_both_ways(of.kind);
+  if (!interleaved && !folded && of.chunks > 1) return fmt::format("{} has one chunk a stage", pipeline_name(of.kind));
+  if (folded && of.chunks != 2) return fmt::format("{} has two chunks a stage", pipeline_name(of.kind));
   if (interleaved && of.micro_batches % of.stages != 0) return "interleaved micro-batches are no multiple of the stages";
-  const std::int64_t kinds = of.kind == PipelineKind::kZbH1 ? 3 : 2;
+  if (of.kind == PipelineKind::kDualPipe) {
+    if (of.stages % 2 != 0) return "dualpipe with an odd number of stages";
+    if (of.micro_batches % 2 != 0 || of.micro_batches < 2 * of.stages)
+      return "dualpipe with micro-batches that are odd or below two a stage";
+    if (of.durations.backward < Duration{}) return "dualpipe with weight gradients that take longer than the backward pass";
+  }
+  const std::int64_t kinds = of.kind == PipelineKind::kZbH1 || folded ? 3 : 2;
   const std::int64_t of_stage = kinds * of.chunks * of.micro_batches;  // at most 3 * 2^40
   if (of_stage > kMostPasses || of_stage * of.stages > kMostPasses) return fmt::format("more than {} passes", kMostPasses);
   return "";
@@ -132,7 +146,10 @@ std::string reason_to_skip(const PipelineCase& of) {
 PipelineCase pipeline_case(const RowCells& row, const PublishedSchedule& schedule) {
   PipelineCase made{
       .kind = schedule.kind, .stages = dimension(row, "p"), .chunks = dimension(row, "v"), .micro_batches = dimension(row, "m")};
+  if (goes_both_ways(schedule.kind) && !row.has("v")) made.chunks = 2;
   made.durations = {*duration(row, schedule.forward), *duration(row, schedule.backward), *duration(row, schedule.weight)};
+  if (!schedule.pair.empty()) made.durations.backward -= made.durations.weight;
+  if (!schedule.pair.empty() && row.has(schedule.pair)) made.durations.pair = *duration(row, schedule.pair);
   made.transfer = *duration(row, "P2P");
   return made;
 }
@@ -140,7 +157,8 @@ PipelineCase pipeline_case(const RowCells& row, const PublishedSchedule& schedul
 // The step is no longer than all of its passes and transfers one behind another.
 bool too_long(const PipelineCase& of) {
   const auto count = [](Duration each) { return static_cast<double>(each.count()); };
-  const double each = count(of.durations.forward) + count(of.durations.backward) + count(of.durations.weight) + 2 * count(of.transfer);
+  const double each = count(of.durations.forward) + count(of.durations.backward) + count(of.durations.weight) +
+                      count(of.durations.pair.value_or(Duration{})) + 2 * count(of.transfer);
   return each * of.stages * of.chunks * of.micro_batches > kLongestRow;
 }
 

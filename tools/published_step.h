@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tools/job.h"
+#include "tools/nearest_steps.h"
 #include "tools/row_cells.h"
 
 namespace stepsim {
@@ -44,6 +45,7 @@ struct PublishedStep {
   std::optional<double> peak_bytes{};               // measured
   bool peak_is_reserved = false;                    // by the allocator, not claimed
   std::map<std::string, std::string> labels{};      // by which statistics are grouped: "class" -> "dense, H100, fp8"
+  std::string source{};                             // who measured it, in a few words
   std::vector<std::string> guesses{};               // what the row does not say and the job takes, a sentence each
 
   void set(const std::string& flag, std::string path, std::string value) {
@@ -58,10 +60,14 @@ struct SimulatedStep {
   bool fits = true;
   double peak_bytes = 0, reserved_bytes = 0;  // of the fullest device; reserved 0: not replayed
   std::optional<double> mfu{}, hfu{};         // by the job's convention
+  MeasuredStepRow row{};                      // the job in a few words
 };
 
 // After each simulation.
 using PublishedProgress = std::function<void(std::size_t done, std::size_t all)>;
+
+// The job of a row. InputError for what resolve_job and check_layout refuse.
+Job published_step_job(const PublishedStep& step);
 
 // In the order of `steps`. Equal jobs run once; as many threads as the machine has cores. Deterministic.
 std::vector<SimulatedStep> simulate_published(std::span<const PublishedStep> steps, const PublishedProgress& progress = {});

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "hardware/stack_recipe.h"
 #include "sim/input_error.h"
 #include "tools/calibration_report.h"
 #include "tools/catalog_recipe.h"
@@ -17,6 +18,7 @@ static void refuse_other_flags(const CalibrateArguments& arguments) {
     throw InputError({"--recipe"}, "found it with " + arguments.files.front() + ", wanted the files that the recipe names");
   std::string flag = given_kernel_flag(arguments);
   if (!arguments.software.empty()) flag = "--software";
+  if (!arguments.published.empty()) flag = "--published";
   if (!arguments.output.empty()) flag = "--output";
   if (!flag.empty()) {
     throw InputError({flag}, "found it with --recipe, which says it for each machine, wanted --recipe, --data and --write");
@@ -56,6 +58,11 @@ static std::string refit_json(const std::vector<RefittedMachine>& machines) {
 
 int recipe_command(const CalibrateArguments& arguments) {
   refuse_other_flags(arguments);
+  if (!arguments.folder.empty()) {
+    throw InputError({"--write"}, "found \"" + arguments.folder + "\" with --recipe, wanted none: the files are those beside the recipe");
+  }
+  if (const StackRecipe stacks = load_stack_recipe(arguments.recipe); !stacks.stacks.empty())
+    return stack_recipe_command(arguments, stacks);
   std::vector<RefittedMachine> machines;
   std::vector<Output> outputs = {{"--json", arguments.json, [&](const TextSink& sink) { sink(refit_json(machines)); }}};
   check_outputs(outputs, {arguments.recipe});

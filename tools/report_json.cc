@@ -126,8 +126,8 @@ static Json stage_memory_json(const Job& job, const StepRun& run, const std::vec
     row["stage"] = stage;
     row["rank"] = first_rank(job.parallel, stage);
     row["layers"] = layers_held(stages, stage);
-    row["embedding"] = stages.chunk(stage, 0).embedding;
-    row["head"] = stages.chunk(stage, stages.chunks - 1).head;
+    row["embedding"] = stages.has_embedding(stage);
+    row["head"] = stages.has_head(stage);
     row["parameters"] = run.step.parameters_of_stage[i];
     row["first_iteration_peak_bytes"] = run.stage_peaks[i].first_iteration.value;
     row["saved_activations_peak_bytes"] = run.stage_peaks[i].saved_activations.value;

@@ -39,6 +39,8 @@ bool RowCells::is_note(std::string_view name) const {
   return form(name) == CellForm::kText || (form(name) == CellForm::kAny && !is_list(name) && !parsed_number(text(name)));
 }
 
+CsvTable RowCells::alone() const { return {.file = table_.file, .head = table_.head, .rows = {row_}, .numbered = table_.numbered}; }
+
 void RowCells::refuse(std::string_view name, std::string_view wanted) const {
   const std::optional<std::size_t> column = column_of(name);
   const CellOrigin place = column ? row_.origins[*column] : CellOrigin{row_.line, row_.column};

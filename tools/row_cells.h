@@ -37,6 +37,8 @@ class RowCells {
   std::vector<double> numbers(std::string_view name) const;  // "[2, 1]"
   bool flag(std::string_view name, bool otherwise) const;    // "true", "false"
   [[noreturn]] void refuse(std::string_view name, std::string_view wanted) const;
+  // The row as a table of its own, in which what it does not say can be filled in. Places stay those of the file.
+  CsvTable alone() const;
 
  private:
   std::optional<std::size_t> column_of(std::string_view name) const { return name.empty() ? std::nullopt : table_.column(name); }

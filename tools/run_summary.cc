@@ -68,7 +68,7 @@ static void add_verdict(const Job& job, const StepRun& run, const TimeUnit& unit
 }
 
 static std::string optimizer_name(OptimizerKind optimizer) {
-  constexpr const char* kNames[] = {"adamw", "sgd", "adam8bit", "lion", "muon"};  // by OptimizerKind
+  constexpr const char* kNames[] = {"adamw", "sgd", "adam8bit", "lion", "muon", "none"};  // by OptimizerKind
   return kNames[static_cast<std::size_t>(optimizer)];
 }
 

@@ -13,6 +13,10 @@ std::int64_t telling_micro_batches(const TrainingRecipe& training, const Paralle
   const std::int64_t all = std::max<std::int64_t>(1, training.global_batch / (training.micro_batch * parallel.data));
   if (parallel.schedule == PipelineKind::kGPipe) return all;
   const std::int64_t group = parallel.micro_batch_group == 0 ? parallel.pipeline : parallel.micro_batch_group;
+  if (goes_both_ways(parallel.schedule)) {  // fills the pipeline: zb_v_passes(); DualPipe runs no fewer
+    const std::int64_t full = 2 * std::int64_t{parallel.pipeline};
+    return std::min(all, full);
+  }
   // 1F1B: p passes in flight on the first stage, one more is a steady one. Interleaved: whole groups, and the warm-up is less than two of
   // each chunk. The head's gradients that wait add up over as many micro-batches as may wait.
   const std::int64_t enough = parallel.schedule == PipelineKind::kInterleaved ? 2 * group : parallel.pipeline + 1;

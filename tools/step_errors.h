@@ -30,6 +30,14 @@ struct TimeRange {
   double lower = 0, upper = 0;
 };
 
+// What steps that stacks were not fitted on took over simulated ones, 5th to 95th percentile: of the job's stack where 8 jobs were held out, else
+// of all stacks.
+struct HeldOutBand {
+  TimeRange range{};
+  double kernel_width = 0;  // what the kernels' errors alone left open of those steps, to either side; 0: not known
+  std::string reason{};
+};
+
 struct StepErrors {
   // What two jobs must have alike to share errors of kernels, of products, of links, and the stack: names.
   std::string machine{}, products{}, cluster{}, stack{};
@@ -41,7 +49,12 @@ struct StepErrors {
   TimeRange weight_gradient{};                          // of NT products, beside that of products
   double weight_gradient_error = 0;                     // mean absolute, that NT products have beside that of products
   std::string stack_reason{};
-  double doublings = 0;               // of the GPUs, beyond 8
+  std::optional<HeldOutBand> held_out{};  // none: too few steps of this stack, or none
+  double experts = 0;                     // mean absolute, of the steps of models with experts, beside all of the above
+  std::string experts_reason{};
+  double release = 0;  // half the range between releases, of a version that was not measured
+  std::string release_reason{};
+  double doublings = 0;               // of the GPUs, beyond 8, or beyond the most of the steps of `held_out`
   double straggler_per_doubling = 0;  // at most, of the step
 
   // None for what has no cost of its own: markers, times that are given.

@@ -126,7 +126,15 @@ GraphRun run_built(const Job& job, BuiltStep& step, const Machine& machine, cons
       born);
 }
 
-static void fill(const Job& job, StepRun& run) {
+static bool nearly_full(const Job& job, const GraphRun& run) {
+  const auto taken = static_cast<double>(process_memory(job).total().upper.value);
+  return std::any_of(run.memory.begin(), run.memory.end(), [&](const DeviceMemory& device) {
+    if (!device.capacity) return false;
+    return static_cast<double>(device.peak.bytes.value) + taken > kNearlyFull * static_cast<double>(device.capacity->value);
+  });
+}
+
+static void fill(const Job& job, AllocatorReplayed allocator, StepRun& run) {
   run.step = build_step(step_request(job));
   const Machine machine = make_machine(job.gpu, job.cluster, run.step.graph.device_count());
   run.modelled = std::make_unique<RooflineCostModel>(job.gpu, job.cluster, machine);
@@ -147,16 +155,20 @@ static void fill(const Job& job, StepRun& run) {
   }
   STEPSIM_CHECK(!run.run.result.deadlock);  // the builder's graphs have no cycle and no rendezvous in two orders
   fill_memory(job, run);
-  run.allocation = step_memory(job, run.step.graph, run.run, run.born);
+  if (allocator == AllocatorReplayed::kAlways || nearly_full(job, run.run)) {
+    run.allocation = step_memory(job, run.step.graph, run.run, run.born);
+  } else {
+    run.allocation.not_replayed = "the card is far from full";
+  }
   run.peak_rate = peak(job.gpu, product_dtype(job.training.precision));
   run.flops = step_flops_of(job, run);
 }
 
-StepRun run_step(const Job& job) {
+StepRun run_step(const Job& job, AllocatorReplayed allocator) {
   const auto begin = std::chrono::steady_clock::now();
   StepRun run;
   try {
-    fill(job, run);
+    fill(job, allocator, run);
   } catch (const InputError& error) {
     throw at_source(job, error);
   }
@@ -180,19 +192,41 @@ std::string layers_held(const StageLayout& stages, std::int32_t stage) {
 
 std::int64_t micro_batches_of(const Job& job) { return job.training.global_batch / (job.training.micro_batch * job.parallel.data); }
 
+// What stays idle of a stage, over its work: idle / (factor m).
+struct IdealBubble {
+  const char* formula;
+  std::int64_t idle, factor;
+};
+
 // GPipe, 1F1B: (p-1)/m; interleaved: (p-1)/(v m) (2104.04473 section 2.2); ZB-H1: (p-1)(F+B-W) / (m (F+B+W)) with F = B = W
-// (2401.10241 section 2.3).
+// (2401.10241 section 2.3); ZB-V, with the same: p-1 passes of a chunk until the first micro-batch has come to the last stage (section 6);
+// DualPipe: (p/2-1)(F&B+B-3W) (its README) with B = 2 F, F = W and a pair that takes F+B.
+static IdealBubble ideal_bubble(const ParallelLayout& parallel) {
+  const std::int64_t stages = parallel.pipeline, chunks = parallel.virtual_stages;
+  switch (parallel.schedule) {
+    case PipelineKind::kZbH1:
+      return {"(p-1)/(3 m)", stages - 1, 3};
+    case PipelineKind::kZbV:
+      return {"(p-1)/(6 m)", stages - 1, 6};
+    case PipelineKind::kDualPipe:
+      return {"(p-2)/(3 m)", stages - 2, 3};
+    case PipelineKind::kGPipe:
+    case PipelineKind::k1F1B:
+    case PipelineKind::kInterleaved:
+      break;
+  }
+  return {chunks > 1 ? "(p-1)/(v m)" : "(p-1)/m", stages - 1, chunks};
+}
+
 std::optional<BubbleShare> bubble_share(const Job& job, const TimePartition& time) {
-  const std::int64_t stages = job.parallel.pipeline, micro_batches = micro_batches_of(job);
+  const std::int64_t micro_batches = micro_batches_of(job);
   const double rest = seconds(time.total() - time.bubble);
-  if (stages == 1 || rest <= 0) return std::nullopt;
-  const bool zero_bubble = job.parallel.schedule == PipelineKind::kZbH1;
-  const std::int64_t factor = zero_bubble ? 3 : job.parallel.virtual_stages;
+  if (job.parallel.pipeline == 1 || rest <= 0) return std::nullopt;
+  const auto [formula, idle, factor] = ideal_bubble(job.parallel);
   BubbleShare share{.measured = seconds(time.bubble) / rest,
-                    .ideal = static_cast<double>(stages - 1) / static_cast<double>(factor * micro_batches)};
-  const char* const formula = zero_bubble ? "(p-1)/(3 m)" : factor > 1 ? "(p-1)/(v m)" : "(p-1)/m";
-  share.formula = factor > 1 ? fmt::format("{} = {}/({} x {})", formula, stages - 1, factor, micro_batches)
-                             : fmt::format("{} = {}/{}", formula, stages - 1, micro_batches);
+                    .ideal = static_cast<double>(idle) / static_cast<double>(factor * micro_batches)};
+  share.formula = factor > 1 ? fmt::format("{} = {}/({} x {})", formula, idle, factor, micro_batches)
+                             : fmt::format("{} = {}/{}", formula, idle, micro_batches);
   return share;
 }
 

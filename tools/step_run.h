@@ -58,8 +58,13 @@ std::vector<StorageId> first_born(const OpGraph& graph);
 // follows the schedule, also of a step without copies; else memory follows the host's launches.
 GraphRun run_built(const Job& job, BuiltStep& step, const Machine& machine, const CostModel& costs, std::span<const StorageId> born = {});
 
+// Whether the memory log is taken through the allocator: that takes longer than the step itself, and says nothing of a card that is far
+// from full, unless what is reserved is asked for.
+enum class AllocatorReplayed : std::uint8_t { kAlways, kIfNearlyFull };
+inline constexpr double kNearlyFull = 0.7;  // allocated bytes and what the process takes, of the card
+
 // InputError for what the builder refuses, with the place in the job file.
-StepRun run_step(const Job& job);
+StepRun run_step(const Job& job, AllocatorReplayed allocator = AllocatorReplayed::kAlways);
 
 // Rank of a stage's first GPU, in Megatron-LM's order of ranks: tensor, context, data, pipeline.
 std::int64_t first_rank(const ParallelLayout& parallel, std::int64_t stage);

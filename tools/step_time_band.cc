@@ -10,6 +10,7 @@ namespace stepsim {
 namespace {
 
 constexpr double kCoverage = 1.6;  // 80 % of a normal distribution lie within 1.28 sigma, and sigma is sqrt(pi/2) mean absolute errors
+constexpr double kNoticed = 1.05;  // of a factor: less is not said
 constexpr double kSharing = 0.5;   // accuracy.md B.2.3: what sharing costs beside collectives fits to .23 to .58 of their time
 constexpr TimeRange kLaunches = {-0.5, 1};  // accuracy.md A.5: the host's time is uncertain by 2x
 
@@ -125,9 +126,12 @@ void add_links(const StepErrors& errors, const Weights& weights, Sources& source
 
 void add_stack(const StepErrors& errors, const Weights& weights, Sources& sources) {
   sources.added("stack", stack_size(errors, weights), errors.stack_reason);
-  sources.added(
-      "stragglers", times(weights.late, {0, 1}),
-      fmt::format("up to {:.1f} % per doubling beyond 8 GPUs (accuracy.md B.4, or the stack)", 100 * errors.straggler_per_doubling));
+}
+
+void add_stragglers(const StepErrors& errors, const Weights& weights, Sources& sources) {
+  sources.added("stragglers", times(weights.late, {0, 1}),
+                fmt::format("up to {:.1f} % per doubling beyond {} GPUs (accuracy.md B.4, or the stack)",
+                            100 * errors.straggler_per_doubling, errors.held_out ? "those" : "8"));
 }
 
 TimeRange combined(const std::vector<BandSource>& sources) {
@@ -176,6 +180,27 @@ std::string shared_text(const Shared& shared) {
   return text;
 }
 
+// What is not known of the kernels and of what runs them, whatever was measured of steps.
+std::vector<BandSource> kernel_sources(const StepErrors& errors, const Weights& weights) {
+  std::vector<BandSource> list;
+  Sources sources(list);
+  add_products(errors, weights, sources);
+  add_kernels(errors, weights, sources);
+  add_links(errors, weights, sources);
+  sources.independent("experts", both_ways(kCoverage * errors.experts), errors.experts_reason);
+  return list;
+}
+
+// Steps that were measured say how far the model is off, of steps like them; a step that hangs more on uncertain kernels is off by more.
+void add_held_out(const StepErrors& errors, const Weights& weights, Sources& sources) {
+  const HeldOutBand& band = *errors.held_out;
+  const double width = -combined(kernel_sources(errors, weights)).lower;
+  const double scale = band.kernel_width > 0 ? std::max(1.0, width / band.kernel_width) : 1;
+  std::string reason = band.reason;
+  if (scale > kNoticed) reason += fmt::format("; {:.1f} times, as its kernels are less certain than theirs", scale);
+  sources.added("measured steps", {band.range.lower * scale, band.range.upper * scale}, reason);
+}
+
 }  // namespace
 
 std::optional<BandedStep> banded_step(const Job& job, const GraphRun& run, const OpGraph& graph) {
@@ -188,10 +213,14 @@ StepTimeBand step_time_band(const BandedStep& step) {
   add(weights, step, 1);
   StepTimeBand band;
   Sources sources(band.sources);
-  add_products(step.errors, weights, sources);
-  add_kernels(step.errors, weights, sources);
-  add_links(step.errors, weights, sources);
-  add_stack(step.errors, weights, sources);
+  if (step.errors.held_out) {
+    add_held_out(step.errors, weights, sources);
+  } else {
+    band.sources = kernel_sources(step.errors, weights);
+    add_stack(step.errors, weights, sources);
+  }
+  sources.independent("release", both_ways(step.errors.release), step.errors.release_reason);
+  add_stragglers(step.errors, weights, sources);
   const TimeRange range = combined(band.sources);
   const double step_s = seconds(step.shares.step);
   band.lower_s = step_s * std::max(0.0, 1 + range.lower);
@@ -223,6 +252,7 @@ DifferenceBand difference_band(const BandedStep& base, const BandedStep& other) 
   add_each(shared.kernels, add_kernels);
   add_each(shared.links, add_links);
   add_each(shared.stack, add_stack);
+  add_each(shared.stack, add_stragglers);
   band.range = combined(band.sources);
   return band;
 }

@@ -154,9 +154,14 @@ void add_simulate(CLI::App& app, SimulateArguments& simulate) {
 void add_validate(CLI::App& app, ValidateArguments& validate) {
   CLI::App& command = *app.add_subcommand("validate", "published measurements against stepsim");
   add_text(command, "--published", validate.file, "FILE", "CSV with a head, or a JSON list of rows");
-  add_text(command, "--format", validate.format, "auto|results|megatron-golden|gemm|attention|collective|elementwise|pipeline|offload", "layout of the file [by its head]");
+  add_text(command, "--format", validate.format,
+           "auto|results|pairs|mpt|vtrain|megatron-golden|gemm|attention|collective|elementwise|pipeline|offload",
+           "layout of the file [by its head]");
   add_text(command, "--by", validate.by, "COLUMN", "statistics by the values of a column");
-  command.add_flag("--rows", validate.rows, "print every row");
+  add_text(command, "--evidence", validate.evidence, "FILE",
+           "the compared steps as rows of the table of measured steps that the program carries");
+  add_text(command, "--quality", validate.quality, "A,B,C,D", "grades of the rows that are compared, of results and pairs [A,B]");
+  command.add_flag("--rows", validate.rows, "print every row, and what the jobs guess");
   add_text(command, "--max-error", validate.max_error, "X",
            "exit 3 if the median error is above, such as 0.1 or 10% (pipeline: if a row differs)");
   add_outputs(command, validate.json, nullptr, nullptr);
@@ -185,7 +190,20 @@ void add_calibrate(CLI::App& app, CalibrateArguments& calibrate) {
   add_text(command, "--recipe", calibrate.recipe, "FILE", "refit the catalog: hardware/data/calibration.textproto; exit 3 if it differs")
       ->group("Catalog");
   add_text(command, "--data", calibrate.data, "FOLDER", "of the files that the recipe names")->group("Catalog");
-  command.add_flag("--write", calibrate.write, "write the refitted lines into the machine files beside the recipe")->group("Catalog");
+  add_text(command, "--published", calibrate.published, "FILE",
+           "a published table of steps -> the stacks of its rows, fitted on half of them")
+      ->group("Published steps");
+  add_text(command, "--format", calibrate.format, "results|mpt|vtrain", "of the published table [by its columns]")
+      ->group("Published steps");
+  add_text(command, "--where", calibrate.where, "COLUMN=A|B,...", "rows of the published table; COLUMN!=A for all others")
+      ->group("Published steps");
+  add_text(command, "--models", calibrate.models, "all|dense", "which are fitted; the others are tested [all]")->group("Published steps");
+  add_text(command, "--date", calibrate.date, "TEXT", "of the fit, for the stack files")->group("Published steps");
+  command
+      .add_option("--write", calibrate.folder, "of published steps: the folder of the stack files; of a recipe: write the files beside it")
+      ->expected(0, 1)
+      ->option_text("[FOLDER]")
+      ->group("Catalog");
   command.footer(
       "Examples:\n"
       "  stepsim calibrate gemm.csv --base h100-sxm-80gb --set peak.bf16=\"600 TFLOP/s\" --set hbm=\"3000 GB/s\" \\\n"
@@ -193,6 +211,7 @@ void add_calibrate(CLI::App& app, CalibrateArguments& calibrate) {
       "  stepsim run --model llama3-8b --hardware my-gpu.textproto --sequence 8192\n"
       "  stepsim calibrate all_reduce_perf.txt all_gather_perf.txt --base h100-sxm-80gb --output my-node.textproto\n"
       "  stepsim calibrate steps.csv --output my-stack.textproto\n"
+      "  stepsim calibrate --published results.csv --where \"quality=A|B,gpu=B200\" --write my-stacks\n"
       "  stepsim calibrate --recipe hardware/data/calibration.textproto --data ../shared/data");
 }
 
@@ -232,7 +251,7 @@ void refuse_empty(const CLI::App& command, int argc, char** argv) {
     if (empty && command.get_option_no_throw(flag) != nullptr) throw InputError({flag}, "found an empty text, wanted a value");
   }
   for (const CLI::Option* option : command.get_options()) {
-    if (option->get_items_expected_max() == 0) continue;
+    if (option->get_items_expected_min() == 0) continue;  // its value may be absent
     for (const std::string& value : option->results()) {
       const std::string name = option->get_lnames().empty() ? option->get_name() : "--" + option->get_lnames().front();
       if (value.empty()) throw InputError({name}, "found an empty text, wanted " + option->get_option_text());
@@ -323,7 +342,10 @@ int dispatch(int argc, char** argv) {
   if (name == "explain") return explain_command(arguments.explain);
   if (name == "list") return list_command(arguments.list);
   if (name == "simulate") return simulate_command(arguments.simulate);
-  if (name == "calibrate") return calibrate_command(arguments.calibrate);
+  if (name == "calibrate") {
+    arguments.calibrate.write = command.count("--write") > 0;
+    return calibrate_command(arguments.calibrate);
+  }
   return validate_command(arguments.validate);
 }
 

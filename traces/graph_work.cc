@@ -20,7 +20,7 @@ constexpr DType kDTypes[] = {DType::kBf16,  DType::kFp32,  DType::kTf32,  DType:
                              DType::kMxFp8, DType::kNvFp4, DType::kInt64, DType::kInt32, DType::kUint8};  // in the order of graph.proto
 
 // The other enums are in the order of sim/op_work.h. Protobuf keeps numbers that it does not know in an enum field (binary form).
-static_assert(static_cast<int>(MemoryKernel::kTopK) == graph_file::top_k);
+static_assert(static_cast<int>(MemoryKernel::kHostUpdate) == graph_file::host_update);
 static_assert(static_cast<int>(CollectiveKind::kCombine) == graph_file::combine);
 static_assert(static_cast<int>(CollectiveLibrary::kHybridEp) == graph_file::hybrid_ep);
 static_assert(static_cast<int>(CopyDirection::kDeviceToDevice) == graph_file::device_to_device);

@@ -25,6 +25,8 @@ std::string_view kernel_text(MemoryKernel kernel) {
       return "quantize";
     case MemoryKernel::kTopK:
       return "top-k";
+    case MemoryKernel::kHostUpdate:
+      return "host update";
   }
   check_failed("memory kernel", __FILE__, __LINE__);
 }

@@ -25,6 +25,8 @@ double& memory_fraction(KernelFit& kernels, MemoryKernel kernel) {
       return kernels.memory_quantize;
     case MemoryKernel::kTopK:
       return kernels.memory_top_k;
+    case MemoryKernel::kHostUpdate:
+      break;  // no kernel of the GPU's
   }
   check_failed("memory kernel", __FILE__, __LINE__);
 }

@@ -32,9 +32,10 @@ AttentionFit of_machine(const GpuSpec& gpu, std::int8_t kernel) {
   STEPSIM_CHECK(!gpu.fit.attention.empty());
   AttentionFit fit = gpu.fit.attention.front();
   for (const AttentionFit& entry : gpu.fit.attention) {
-    if (entry.kernel == kernel) fit = entry;
+    if (entry.kernel == kernel && !entry.low) fit = entry;
   }
   fit.kernel = kernel;
+  fit.low = false;
   fit.rates.clear();
   return fit;
 }

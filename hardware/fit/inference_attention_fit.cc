@@ -114,11 +114,12 @@ AttentionFit of_machine(const GpuSpec& gpu, std::int8_t kernel, Mask& full, Mask
   STEPSIM_CHECK(!gpu.fit.attention.empty());
   AttentionFit fit = gpu.fit.attention.front();
   for (const AttentionFit& entry : gpu.fit.attention) {
-    if (entry.kernel == kernel) fit = entry;
+    if (entry.kernel == kernel && !entry.low) fit = entry;
   }
   full.half = half_length(fit, false);
   causal.half = half_length(fit, true);
   fit.kernel = kernel;
+  fit.low = false;
   fit.rates.clear();
   return fit;
 }

@@ -255,9 +255,9 @@ def check_compare(program):
 
 def check_help(program):
     text = program("run", "--help").stdout
-    for flag in ("--model", "--recompute-segments", "--trace", "--pp", "--virtual-stages", "--schedule", "--pp-layout", "--dp", "--zero", "--rank", "--stack", "--cp", "--ep", "--trainable", "--fp8-recipe", "Examples:"):
+    for flag in ("--model", "--recompute-segments", "--trace", "--pp", "--virtual-stages", "--schedule", "--pp-layout", "--dp", "--zero", "--rank", "--stack", "--cp", "--ep", "--trainable", "--fp8-recipe", "--cuda-graph", "--cp-exchange", "zb-v", "dualpipe", "Examples:"):
         program.check(flag in text, f"run --help lacks {flag}")
-    for later in ("--cuda-graph", "zb-v", "dualpipe"):
+    for later in ("--report", "--measured"):
         program.check(later not in text, f"run --help shows {later}, which is not built yet")
     program.check(program("--version").stdout.startswith("stepsim "), "--version")
     program.check("whatif" not in program("--help").stdout, "--help shows a command that is not built yet")

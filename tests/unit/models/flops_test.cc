@@ -180,5 +180,26 @@ TEST(Flops, RerunOfPlanKnowsFusedAttention) {
   EXPECT_THROW(rerun_of_plan(plan, layer, 1), std::logic_error);  // three ops only
 }
 
+// Documents of 1,024, 3,072 and 4,096 tokens: Megatron-LM's attention by squares, 27,262,976 of 8,192^2; the others' formulas know one
+// length.
+TEST(Flops, PackedDocumentsBySquaresWhereTheConventionCountsThem) {
+  const ModelSpec model = load_model("llama3-8b");
+  const std::vector<std::int64_t> packed = {1024, 3072, 4096};
+  const auto attention = [&](FlopsConvention convention, std::span<const std::int64_t> documents) {
+    return flops_per_token(convention, model, 8192, 128256, 0, documents).attention;
+  };
+  for (const FlopsConvention convention : {FlopsConvention::kMegatronCausal, FlopsConvention::kMegatronFull}) {
+    EXPECT_NEAR(attention(convention, packed) / attention(convention, {}), 27262976.0 / (8192.0 * 8192), 1e-12);
+  }
+  for (const FlopsConvention convention : {FlopsConvention::kMaxText, FlopsConvention::kPalm, FlopsConvention::kTorchTitan}) {
+    EXPECT_DOUBLE_EQ(attention(convention, packed), attention(convention, {}));
+  }
+  TrainingRecipe training;
+  training.sequence = 8192;
+  const double whole = step_flops(FlopsConvention::kMegatronCausal, model, training, 128256, {}).model.value;
+  training.packed = packed;
+  EXPECT_LT(step_flops(FlopsConvention::kMegatronCausal, model, training, 128256, {}).model.value, whole);
+}
+
 }  // namespace
 }  // namespace stepsim

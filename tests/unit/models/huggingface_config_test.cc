@@ -346,6 +346,11 @@ TEST(HuggingfaceConfig, SaysWhatCannotBeExpressed) {
   EXPECT_EQ(error_of(R"({"model_type": "jamba"})"),
             "config.json:1:2: found model_type \"jamba\" (state-space layers (Mamba)), wanted a decoder that can be expressed");
   EXPECT_THAT(error_of(R"({"model_type": "nemotron_h"})"), HasSubstr("state-space layers (Mamba-2)"));
+  for (const char* type :
+       {"mamba", "mamba2", "falcon_mamba", "bamba", "zamba", "zamba2", "falcon_h1", "granitemoehybrid", "hymba", "plamo2"}) {
+    EXPECT_THAT(error_of(std::string(R"({"model_type": ")") + type + "\"}"), HasSubstr("state-space layers")) << type;
+  }
+  EXPECT_THAT(error_of(R"({"model_type": "qwen3_5_moe"})"), HasSubstr("linear attention"));
   EXPECT_THAT(error_of(R"({"model_type": "qwen3_next"})"), HasSubstr("linear attention"));
   EXPECT_THAT(error_of(R"({"model_type": "t5"})"), HasSubstr("relative position biases"));
   EXPECT_THAT(error_of(R"({"model_type": "llama", "num_local_experts": 8})"), HasSubstr("found num_local_experts 8, wanted a dense model"));

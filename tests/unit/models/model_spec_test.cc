@@ -174,7 +174,9 @@ TEST(ModelSpec, NamesTheNearestModel) {
 }
 
 TEST(ModelSpec, NamesWhatForeignLayersHave) {
-  for (const char* name : {"nemotron-h-8b", "nvidia/Nemotron-H-8B", "Jamba-v0.1", "Qwen/Qwen3-Next-80B-A3B", "llama4-scout"}) {
+  for (const char* name : {"nemotron-h-8b", "nvidia/Nemotron-H-8B", "Jamba-v0.1", "Qwen/Qwen3-Next-80B-A3B", "llama4-scout",
+                           "nemotron-h-56b", "nemotron_3_super", "nemotron-nano-v2", "nvidia/NVIDIA-Nemotron-Nano-9B-v2", "mamba2-2.7b",
+                           "zamba2-7b", "falcon-h1-34b", "granite-4.0-h-small", "qwen3.6-35b-a3b"}) {
     EXPECT_THAT(error_of([&] { load_model(name); }), HasSubstr("wanted a model of attention and MLP layers")) << name;
   }
   EXPECT_EQ(error_of([] { load_model("jamba-v0.1"); }),

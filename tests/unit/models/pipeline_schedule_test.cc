@@ -93,6 +93,8 @@ TEST(PipelineSchedule, HasTheNamesOfTheFlag) {
   EXPECT_EQ(pipeline_name(PipelineKind::k1F1B), "1f1b");
   EXPECT_EQ(pipeline_name(PipelineKind::kInterleaved), "interleaved");
   EXPECT_EQ(pipeline_name(PipelineKind::kZbH1), "zb-h1");
+  EXPECT_EQ(pipeline_name(PipelineKind::kZbV), "zb-v");
+  EXPECT_EQ(pipeline_name(PipelineKind::kDualPipe), "dualpipe");
 }
 
 }  // namespace

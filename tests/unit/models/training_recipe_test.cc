@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/unit/error_of.h"
 
 namespace stepsim {
@@ -211,6 +213,76 @@ TEST(TrainingRecipe, SequencesAreSharedEvenly) {
   TrainingRecipe t5 = recipe_of(512);
   t5.decoder_sequence = 128;
   EXPECT_THAT(error_of(load_model("t5-base"), t5, {.context = 2}), HasSubstr("--cp: found 2, wanted 1: t5-base has an encoder"));
+}
+
+// 32 heads and 8 key-value heads: with tp 2 a rank has 16 and 4.
+TEST(TrainingRecipe, HeadsAreExchangedWhole) {
+  ParallelLayout parallel = tensor_ranks(2);
+  parallel.context = 8;
+  EXPECT_EQ(error_of(kLlama, recipe_of(8192), parallel), "");
+  parallel.context_exchange = ContextExchange::kAllToAll;
+  EXPECT_EQ(
+      error_of(kLlama, recipe_of(8192), parallel),
+      "--cp-exchange: found alltoall with 4 key-value heads of a tensor-parallel rank, wanted ring or allgather, or --cp a divisor of "
+      "them (found 8)");
+  parallel.context = 32;
+  EXPECT_THAT(error_of(kLlama, recipe_of(8192), parallel), HasSubstr("alltoall with 16 heads of a tensor-parallel rank"));
+  parallel.context = 4;
+  EXPECT_EQ(error_of(kLlama, recipe_of(8192), parallel), "");
+}
+
+TEST(TrainingRecipe, PackedDocumentsAddUp) {
+  TrainingRecipe training = recipe_of(4096);
+  training.packed = {1024, 3072};
+  EXPECT_EQ(error_of(kLlama, training, {}), "");
+  ParallelLayout shared;
+  shared.context = 4;
+  EXPECT_EQ(error_of(kLlama, training, shared), "");
+  training.packed = {1020, 3076};
+  EXPECT_EQ(error_of(kLlama, training, shared), "--packed: found a document of 1020 tokens, wanted a multiple of 8 (2 x cp)");
+  EXPECT_EQ(error_of(kLlama, training, {}), "");
+  training.packed = {1024, 3071};
+  EXPECT_EQ(error_of(kLlama, training, {}), "--packed: found documents of 4095 tokens, wanted 4096 together, as --sequence says");
+  training.packed = {4096, 0};
+  EXPECT_EQ(error_of(kLlama, training, {}), "--packed: found 0, wanted a whole number from 1 to 16777216");
+  training.packed.assign(100, 1 << 24);
+  EXPECT_EQ(error_of(kLlama, training, {}),
+            "--packed: found documents of more than 16777216 tokens, wanted 4096 together, as --sequence says");
+  TrainingRecipe encoder = recipe_of(512);
+  encoder.decoder_sequence = 128;
+  encoder.packed = {512};
+  EXPECT_EQ(error_of(load_model("t5-base"), encoder, {}),
+            "--packed: found documents, wanted none: t5-base has an encoder, whose sequences are not packed");
+}
+
+TEST(TrainingRecipe, OptimizersAreOffloadedInParts) {
+  TrainingRecipe training = recipe_of(8192);
+  for (const double share : {0.0, 0.25, 1.0}) {
+    training.optimizer_offload = share;
+    EXPECT_EQ(error_of(kLlama, training, {}), "");
+  }
+  for (const double share : {-0.1, 1.5, std::nan("")}) {
+    training.optimizer_offload = share;
+    EXPECT_THAT(error_of(kLlama, training, {}), HasSubstr("wanted a share from 0 to 1"));
+  }
+  training.optimizer_offload = 0.5;
+  training.optimizer = OptimizerKind::kNone;
+  EXPECT_EQ(error_of(kLlama, training, {}), "");  // in vain, but possible
+  training.optimizer = OptimizerKind::kMuon;
+  EXPECT_EQ(error_of(kLlama, training, {}), "--optimizer-offload: found 0.500000 with --optimizer muon, wanted another optimizer");
+  training.optimizer = OptimizerKind::kAdamW;
+  training.optimizer_in_backward = true;
+  EXPECT_THAT(error_of(kLlama, training, {}), HasSubstr("found 0.500000 with training.optimizer_in_backward"));
+}
+
+TEST(TrainingRecipe, AttentionIsAsNarrowAsTheProducts) {
+  TrainingRecipe training = recipe_of(8192);
+  training.low_precision_attention = true;
+  EXPECT_EQ(error_of(kLlama, training, {}), "--fp8-attention: found it with --precision bf16, wanted fp8, mxfp8 or nvfp4 with it");
+  training.precision = Precision::kMxFp8;
+  EXPECT_EQ(error_of(kLlama, training, {}), "");
+  training.attention = AttentionKind::kUnfused;
+  EXPECT_EQ(error_of(kLlama, training, {}), "--fp8-attention: found it with --attention unfused, wanted flash or fused with it");
 }
 
 TEST(TrainingRecipe, EncoderDecodersHaveTwoSequences) {

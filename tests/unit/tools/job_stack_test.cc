@@ -1,5 +1,6 @@
 #include "tools/job_stack.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "tests/unit/tools/test_jobs.h"
@@ -62,17 +63,20 @@ TEST(JobStack, UnknownIsSaidFirstAndLeavesTheBareMachine) {
   EXPECT_TRUE(job.gpu.fit.sustained.gemm.empty());
   EXPECT_EQ(source(job), "none, default: none is known for bf16 on b200 with megatron-core@2025");
   ASSERT_FALSE(job.assumed.empty());
-  // 1.09 of linear layers on a B300 to 1.75 of SimuMax's steps on a B200: accuracy.md C.3.
-  EXPECT_EQ(job.assumed.front(),
-            "No stack is known for bf16 on b200 with megatron-core@2025 (stepsim list stacks): kernel times are those of benchmarks; "
-            "measured training took 1.09 to 1.75 times as long for matrix products");
+  // From linear layers on a B300 to the slowest of SimuMax's steps on a B200.
+  const SlowdownRange range = unknown_stack_range(load_gpu("b200"), "bf16");
+  EXPECT_EQ(
+      job.assumed.front(),
+      fmt::format("No stack is known for bf16 on b200 with megatron-core@2025 (stepsim list stacks): kernel times are those of benchmarks; "
+                  "measured training took {:.2f} to {:.2f} times as long for matrix products",
+                  range.lower, range.upper));
 }
 
 TEST(JobStack, KnownForExactlyThisMachinePrecisionAndFramework) {
   const Job job = resolve_job(job_on("h100-sxm-96gb-hbm2e", {flag("--framework", "torchtitan@2024-12")}));
   ASSERT_TRUE(job.stack);
   EXPECT_EQ(job.stack->name, "h100-96gb-torchtitan-2024-12");
-  EXPECT_EQ(job.gpu.fit.sustained.gemm.at("bf16"), 1.57);
+  EXPECT_EQ(job.gpu.fit.sustained.gemm.at("bf16"), load_stack("h100-96gb-torchtitan-2024-12").gemm.expected);
   EXPECT_EQ(source(job), "h100-96gb-torchtitan-2024-12, default: the catalog's for bf16 on h100-sxm-96gb-hbm2e with torchtitan@2024-12");
   EXPECT_EQ(job.assumed.front(), "stack h100-96gb-torchtitan-2024-12 (measured with this framework on this machine)");
   EXPECT_THAT(job.assumed[1], HasSubstr("500 W"));
@@ -107,7 +111,7 @@ TEST(JobStack, NoneIsTheBareMachineAndNoAssumption) {
 TEST(JobStack, GivenByNameBySetAndByFile) {
   EXPECT_EQ(source(resolve_job(job_on("h100", {flag("--stack", "h100-llm-foundry")}))), "h100-llm-foundry, --stack");
   const Job set = resolve_job(job_on("h100", {flag("--stack", "none"), flag("--set", "hardware.stack=h100-llm-foundry")}));
-  EXPECT_EQ(set.gpu.fit.sustained.gemm.at("bf16"), 1.23);
+  EXPECT_EQ(set.gpu.fit.sustained.gemm.at("bf16"), load_stack("h100-llm-foundry").gemm.expected);
   EXPECT_EQ(source(set), "h100-llm-foundry, --set");
   const Job own = resolve_job(job_on("h100", {flag("--stack", own_stack("assumption: \"Ours.\"\n"))}));
   EXPECT_EQ(own.stack->name, "job_stack_own");

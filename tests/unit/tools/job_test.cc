@@ -111,7 +111,7 @@ TEST(Job, ContradictionsAreRefused) {
   EXPECT_EQ(refused({flag("--fp8-recipe", "delayed")}),
             "--fp8-recipe: found a recipe, wanted --precision fp8 with it (mxfp8 and nvfp4 have their own)");
   EXPECT_EQ(refused({flag("--optimizer", "adamW")}),
-            "--optimizer: found \"adamW\", wanted one of adamw, sgd, adam8bit, lion, muon, did you mean \"adamw\"?");
+            "--optimizer: found \"adamW\", wanted one of adamw, sgd, adam8bit, lion, muon, none, did you mean \"adamw\"?");
   EXPECT_EQ(refused({flag("--loss", "chunked=0")}), "--loss: found \"chunked=0\", wanted one of plain, fused, chunked=N");
   EXPECT_EQ(refused({flag("--layers", "1000000000000")}), "--layers: found 1000000000000, wanted a whole number from 1 to 100000");
   EXPECT_EQ(refused({flag("--layers", "0")}), "--layers: found 0, wanted a whole number, at least 1");
@@ -168,10 +168,12 @@ TEST(Job, PipelineOfFlags) {
       job({flag("--pp", "3"), flag("--set", "parallel.first_stage_layers=31"), flag("--set", "parallel.last_stage_layers=31")});
   EXPECT_EQ(uneven.parallel.split.first_stage_layers, 31);
   const auto refused = [](std::vector<FlagValue> flags) { return problem(job_of("gpt3-175b", std::move(flags))); };
-  EXPECT_EQ(refused({flag("--pp", "2"), flag("--schedule", "dualpipe")}),
-            "--schedule: found dualpipe, which is not built yet, wanted one of gpipe, 1f1b, interleaved, zb-h1");
+  EXPECT_EQ(job({flag("--pp", "2"), flag("--schedule", "dualpipe")}).parallel.schedule, PipelineKind::kDualPipe);
+  EXPECT_EQ(job({flag("--pp", "2"), flag("--schedule", "zb-v")}).parallel.schedule, PipelineKind::kZbV);
+  EXPECT_EQ(refused({flag("--pp", "2"), flag("--schedule", "zb-v"), flag("--virtual-stages", "3")}),
+            "--virtual-stages: found 3 with --schedule zb-v, wanted 1 or 2");
   EXPECT_EQ(refused({flag("--pp", "2"), flag("--schedule", "1f1c")}),
-            "--schedule: found \"1f1c\", wanted one of gpipe, 1f1b, interleaved, zb-h1, did you mean \"1f1b\"?");
+            "--schedule: found \"1f1c\", wanted one of gpipe, 1f1b, interleaved, zb-h1, zb-v, dualpipe, did you mean \"1f1b\"?");
   EXPECT_EQ(refused({flag("--pp", "8"), flag("--virtual-stages", "3"), flag("--global-batch", "12")}),
             "--global-batch: found 12 (12 micro-batches), wanted a multiple of 8: the interleaved schedule needs micro-batches that are a "
             "multiple of --pp 8");
@@ -277,7 +279,7 @@ TEST(Job, ExpertsAndContextOfFlags) {
   EXPECT_EQ(layout.parallel.dispatcher, Dispatcher::kDeepEp);
   EXPECT_EQ(layout.training.imbalance, 1.5);
   const Job usual = job({flag("--ep", "8")});
-  EXPECT_EQ(source(usual, "parallel.dispatcher"), "alltoall, default: usual");
+  EXPECT_EQ(source(usual, "parallel.dispatcher"), "alltoall, default: of megatron-core@2025");
   EXPECT_EQ(source(usual, "parallel.expert_tp"), "1, default: as --tp");
   EXPECT_EQ(source(usual, "training.capacity"), "0, default: dropless");
   EXPECT_EQ(source(resolve_job(job_of("gpt3-175b")), "parallel.ep"), "none");  // without effect, not shown

@@ -142,6 +142,19 @@ TEST(MegatronLayout, RanksAreThoseOfTheTestsMachine) {
   EXPECT_EQ(golden_machine("golden_values_dev_dgx_gb200_2nd.json"), "gb200-nvl72");
 }
 
+TEST(MegatronLayout, ReadsHowContextParallelRanksExchange) {
+  const auto exchange = [](const std::string& type) {
+    return layout_with({{"context-parallel-size", "2"}, {"cp-comm-type", type}}).context_exchange;
+  };
+  EXPECT_EQ(exchange(""), ContextExchange::kRing);  // transformer_config.py: p2p
+  EXPECT_EQ(exchange("p2p"), ContextExchange::kRing);
+  EXPECT_EQ(exchange("all_gather"), ContextExchange::kAllGather);
+  EXPECT_EQ(exchange("a2a a2a p2p"), ContextExchange::kAllToAll);  // of each layer: the first
+  EXPECT_EQ(exchange("a2a+p2p"), ContextExchange::kRing);
+  EXPECT_NE(error_of([&] { exchange("mail"); }), "");
+  EXPECT_EQ(layout_with({}).context_exchange, std::nullopt);
+}
+
 // spec/megatron_memory.md section 4.
 TEST(MegatronRecipe, ChoosesTheAttentionKernel) {
   const auto attention = [](const Values& changes, const std::string& golden) {

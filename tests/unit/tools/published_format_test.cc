@@ -19,9 +19,10 @@ TEST(PublishedFormat, KnowsAFormatByItsHead) {
 TEST(PublishedFormat, RefusesFormatsThatAreNotBuiltYetOrUnknown) {
   const CsvTable table = parse_csv("op,dtype,m,n,k,gpu\n", "f");
   const auto problem = [&](const std::string& format) { return error_of([&] { compare_published(format, table); }); };
-  EXPECT_EQ(problem("mpt"),
-            "--format: format mpt is not built yet, wanted results or megatron-golden or gemm or attention or collective or elementwise or "
-            "pipeline or offload");
+  EXPECT_EQ(
+      problem("placement"),
+      "--format: format placement is not built yet, wanted results or pairs or mpt or vtrain or megatron-golden or gemm or attention or "
+      "collective or elementwise or pipeline or offload");
   EXPECT_TRUE(problem("gem").starts_with("--format: found \"gem\", wanted one of auto, "));
   EXPECT_EQ(problem("gemm"), "f:1:1: found no column latency_us, wanted the columns of format gemm");
 }

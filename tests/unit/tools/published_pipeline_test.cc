@@ -48,6 +48,23 @@ TEST(PublishedPipeline, ReadsTheKeysOfEverySchedule) {
             "closed_form_paper 7 not 8; inflight_until_B [2,1] not [2,2]; inflight_until_W [2,2] not [2,1]");
 }
 
+// ZB-V, F = B = W of a chunk: 6 m + p - 1 (no bubble beyond the first micro-batch's way), p micro-batches of two chunks in flight
+// (2401.10241 section 6). DualPipe, B the whole backward pass: m - p - 1 pairs and the others apart on the middle stages, whose bubble is
+// (p / 2 - 1)(F&B + B - 3 W) (deepseek-ai/DualPipe README): p 4, m 8, 3 x 5 + 5 x 6 + (5 + 4 - 6) = 48; p + 1 in flight.
+TEST(PublishedPipeline, ReadsSchedulesThatGoBothWays) {
+  const std::string v = "{\"schedule\": \"zb_v\", \"p\": 3, \"m\": 6, \"F_chunk\": 1, \"B_chunk\": 1, \"W_chunk\": 1, ";
+  EXPECT_EQ(kPipeline.difference(v + "\"makespan\": 38, \"inflight_until_W\": [6, 6, 6]}"), "");
+  EXPECT_EQ(kPipeline.difference(v + "\"makespan\": 36, \"inflight_until_W\": [6, 6, 5]}"),
+            "makespan 38 not 36; inflight_until_W [6,6,6] not [6,6,5]");
+  EXPECT_EQ(kPipeline.skipped(v + "\"v\": 3, \"makespan\": 38}"), "zb-v has two chunks a stage");
+  const std::string dual = "{\"schedule\": \"dual_pipe\", \"p\": 4, \"F\": 2, \"B\": 4, \"W\": 2, ";
+  EXPECT_EQ(kPipeline.difference(dual + "\"m\": 8, \"F&B\": 5, \"makespan\": 48, \"inflight_until_B\": [5, 5, 5, 5]}"), "");
+  EXPECT_EQ(kPipeline.difference(dual + "\"m\": 8, \"F&B\": 5, \"makespan\": 49}"), "makespan 48 not 49");
+  EXPECT_EQ(kPipeline.skipped(dual + "\"m\": 6, \"makespan\": 1}"), "dualpipe with micro-batches that are odd or below two a stage");
+  EXPECT_EQ(kPipeline.skipped("{\"schedule\": \"dualpipe\", \"p\": 3, \"m\": 6, \"F\": 1, \"B\": 2, \"W\": 1, \"makespan\": 1}"),
+            "dualpipe with an odd number of stages");
+}
+
 TEST(PublishedPipeline, DurationsMayHaveDecimalsDownToAPicosecond) {
   const std::string row = "{\"schedule\": \"gpipe\", \"p\": 2, \"m\": 2, \"F\": 0.1, \"B\": ";
   EXPECT_EQ(kPipeline.difference(row + "0.2, \"makespan\": 0.9}"), "");  // 3 * 0.3, exact where doubles are not
@@ -67,7 +84,7 @@ TEST(PublishedPipeline, TransfersAreOverlapped) {
 }
 
 TEST(PublishedPipeline, WhatCannotBeRunIsSkippedWithItsReason) {
-  EXPECT_EQ(kPipeline.skipped("{\"schedule\": \"zb_v\", \"p\": 2, \"m\": 2}"), "schedule zb_v is not built yet");
+  EXPECT_EQ(kPipeline.skipped("{\"schedule\": \"zb_h2\", \"p\": 2, \"m\": 2}"), "schedule zb_h2 is not built yet");
   const std::string row = "{\"schedule\": \"1f1b\", \"p\": 2, \"m\": 2, \"F\": 1, \"B\": 2";
   EXPECT_EQ(kPipeline.skipped(row + ", \"v\": 2, \"makespan\": 9}"), "1f1b has one chunk a stage");
   EXPECT_EQ(kPipeline.skipped(row + ", \"W\": 1, \"makespan\": 9}"), "1f1b with column W is not built yet");

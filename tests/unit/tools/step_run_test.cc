@@ -128,6 +128,8 @@ TEST(StepRun, BubbleOverTheRestOfTheStep) {
   EXPECT_EQ(share({flag("--virtual-stages", "2")})->formula, "(p-1)/(v m) = 3/(2 x 8)");
   EXPECT_DOUBLE_EQ(share({flag("--virtual-stages", "2")})->ideal, 3.0 / 16);
   EXPECT_DOUBLE_EQ(share({flag("--schedule", "zb-h1")})->ideal, 3.0 / 24);
+  EXPECT_EQ(share({flag("--schedule", "zb-v")})->formula, "(p-1)/(6 m) = 3/(6 x 8)");
+  EXPECT_EQ(share({flag("--schedule", "dualpipe")})->formula, "(p-2)/(3 m) = 2/(3 x 8)");
   EXPECT_FALSE(bubble_share(resolve_job(main_job()), time).has_value());
 }
 
