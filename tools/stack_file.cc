@@ -4,10 +4,7 @@
 
 namespace stepsim {
 
-namespace {
-
-// Protobuf's text form.
-std::string quoted(const std::string& text) {
+std::string quoted_text(const std::string& text) {
   std::string result = "\"";
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
@@ -21,6 +18,8 @@ std::string quoted(const std::string& text) {
   return result + '"';
 }
 
+namespace {
+
 class StackLines {
  public:
   explicit StackLines(const std::string& source) : source_(source) {}
@@ -28,7 +27,7 @@ class StackLines {
     for (const std::string& value : values) add_text(field, value);
   }
   void add_text(const std::string& field, const std::string& value) {
-    if (!value.empty()) text_ += fmt::format("{}{}: {}\n", indent_, field, quoted(value));
+    if (!value.empty()) text_ += fmt::format("{}{}: {}\n", indent_, field, quoted_text(value));
   }
   template <class Number>
   void add_number(const std::string& field, Number value, const std::string& what = "") {

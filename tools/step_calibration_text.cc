@@ -4,26 +4,12 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/calibrate_steps.h"
+#include "tools/stack_file.h"
 #include "tools/text_lines.h"
 
 namespace stepsim {
 
 using Json = nlohmann::ordered_json;
-
-// Text in quotes as protobuf's text form has it.
-static std::string quoted(const std::string& text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') result += '\\';
-    if (byte < 0x20) {
-      result += fmt::format("\\{:03o}", byte);
-    } else {
-      result += c;
-    }
-  }
-  return result + '"';
-}
 
 static std::string percent(double fraction) { return fmt::format("{:.1f} %", 100 * fraction); }
 
@@ -31,17 +17,17 @@ std::string stack_text(const StepCalibration& calibration) {
   const StackSpec& stack = calibration.stack;
   std::string text = "# Written by stepsim calibrate: sustained slowdown of matrix products, fitted on measured steps\n";
   const auto add_all = [&](const char* field, const std::vector<std::string>& values) {
-    for (const std::string& value : values) text += fmt::format("{}: {}\n", field, quoted(value));
+    for (const std::string& value : values) text += fmt::format("{}: {}\n", field, quoted_text(value));
   };
   add_all("machine", stack.machines);
   add_all("precision", stack.precisions);
   add_all("framework", stack.frameworks);
-  text += fmt::format("software: {}\n", quoted(stack.software));
+  text += fmt::format("software: {}\n", quoted_text(stack.software));
   text += fmt::format("gemm {{\n  expected: {:.4f}\n  lower: {:.4f}  # of single steps\n  upper: {:.4f}  # of single steps\n}}\n",
                       stack.gemm.expected, stack.gemm.lower, stack.gemm.upper);
   for (const StackEvidence& evidence : stack.evidence) {
-    text += fmt::format("evidence {{\n  source: {}\n  conditions: {}\n  rows: {}\n", quoted(evidence.source), quoted(evidence.conditions),
-                        evidence.rows);
+    text += fmt::format("evidence {{\n  source: {}\n  conditions: {}\n  rows: {}\n", quoted_text(evidence.source),
+                        quoted_text(evidence.conditions), evidence.rows);
     text += fmt::format("  error_before: {:.4f}\n  error_after: {:.4f}\n", evidence.error_before, evidence.error_after);
     if (evidence.left_out) text += fmt::format("  left_out: {:.4f}\n", *evidence.left_out);
     text += "}\n";
