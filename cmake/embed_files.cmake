@@ -15,4 +15,5 @@ function(stepsim_embed target symbol)
             -P ${PROJECT_SOURCE_DIR}/cmake/write_embedded.cmake
     DEPENDS ${inputs} ${PROJECT_SOURCE_DIR}/cmake/write_embedded.cmake VERBATIM)
   target_sources(${target} PRIVATE ${out})
+  set_source_files_properties(${out} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()

@@ -8,8 +8,6 @@ namespace stepsim {
 
 namespace {
 
-double as_double(std::int64_t value) { return static_cast<double>(value); }
-
 // Of the kernel's 8-bit products if these are some and it has them, else of its 16-bit ones, else the first.
 const AttentionFit& fit_of(const GpuSpec& gpu, const Attention& work) {
   STEPSIM_CHECK(!gpu.fit.attention.empty());

@@ -10,8 +10,6 @@ namespace stepsim {
 
 namespace {
 
-double as_double(std::int64_t value) { return static_cast<double>(value); }
-
 // Ranks of the group that share an NVLink domain, the number of domains, and the ranks in the one that has fewest.
 struct Span {
   std::int32_t local = 1, domains = 1, fewest = 1;
@@ -81,21 +79,30 @@ BytesPerSecond exchange_rate(const ExpertExchange& exchange, const Collective& w
   return rate(*below);
 }
 
+// Of the copies of tokens in the message, those that cross the network: one for each domain that a token goes to, whose ranks hand it on
+// by NVLink (DeepEP csrc/kernels/internode.cu: RDMA ranks, then NVL peers; HybridEP likewise).
+double network_copies(const Collective& work, const Span& span) {
+  if (work.routing.experts == 0) return 1;
+  return parts_reached(work.routing, span.domains) / parts_reached(work.routing, work.ranks);
+}
+
 // Bytes that one GPU's NIC carries, where it carries most. A ring enters and leaves each domain once, so the NICs of its members there
 // share its bytes, and the domain with fewest is the slowest; all-to-all and sends use the GPU's own.
 double network_bytes(const Collective& work, const Span& span) {
   if (span.domains == 1) return 0;
   if (work.kind == CollectiveKind::kSendReceive) return wire_bytes(work);
   if (exchanges(work.kind)) {
-    return as_double(work.message.value) * (work.ranks - span.fewest) / work.ranks;
+    return network_copies(work, span) * as_double(work.message.value) * (work.ranks - span.fewest) / work.ranks;
   }
   return wire_bytes(work) / span.fewest;
 }
 
 // Steps between domains that a message waits for: NCCL's trees double the domains that they reach, up and down for an all-reduce. A plain
-// ring would take one step a domain; its latency is hidden behind its chunks for all but the smallest messages.
+// ring would take one step a domain; its latency is hidden behind its chunks for all but the smallest messages. A broadcast has no tree
+// (NVIDIA/nccl src/graph/tuning.cc: all but all-reduces are rings, a broadcast of as many steps as ranks), and all of it passes every rank.
 std::int32_t network_steps(const Collective& work, const Span& span) {
   if (span.domains == 1) return 0;
+  if (work.kind == CollectiveKind::kBroadcast) return span.domains - 1;
   if (work.kind == CollectiveKind::kSendReceive || exchanges(work.kind)) return 1;
   std::int32_t levels = 0;
   for (std::int64_t reached = 1; reached < span.domains; reached *= 2) ++levels;
@@ -113,25 +120,28 @@ struct Inside {
   double latency_s = 0, rest_s = 0;
 };
 
+// Steps within domains that a message waits for: of a broadcast, in each of them.
+std::int32_t inner_steps(const Span& span, bool broadcast) { return (span.local - 1) * (broadcast ? span.domains : 1); }
+
 // NCCL's protocol of bandwidth. What small groups lose was measured where each rank sends (n-1)/n of the message, whose growth outweighs
 // it; a broadcast, which sends all of it, takes the rate of many ranks.
 Inside streamed(const CollectiveFit& fit, const Span& span, double wire, double link, bool broadcast) {
   const double bus = fit.bus * link;
   double rest = 2 * std::sqrt(seconds(fit.pipeline) * wire / bus);
   if (span.local > 1) rest += wire / (broadcast ? bus : bus * (1 - fit.small_group / span.local));
-  return {seconds(fit.fixed) + seconds(fit.per_rank) * (span.local - 1), rest};
+  return {seconds(fit.fixed) + seconds(fit.per_rank) * inner_steps(span, broadcast), rest};
 }
 
 // NCCL's protocol of little latency.
-Inside quick(const CollectiveFit& fit, const Span& span, double wire, double link) {
-  return {seconds(fit.quick_fixed) + seconds(fit.quick_per_rank) * (span.local - 1), wire / (fit.quick_bus * link)};
+Inside quick(const CollectiveFit& fit, const Span& span, double wire, double link, bool broadcast) {
+  return {seconds(fit.quick_fixed) + seconds(fit.quick_per_rank) * inner_steps(span, broadcast), wire / (fit.quick_bus * link)};
 }
 
 // The one that ends first, where `outside_s` on the network is a bound for either.
 Inside nccl(const CollectiveFit& fit, const Span& span, double wire, double link, double outside_s, bool broadcast) {
   const Inside slow = streamed(fit, span, wire, link, broadcast);
   if (!(fit.quick_bus > 0)) return slow;
-  const Inside fast = quick(fit, span, wire, link);
+  const Inside fast = quick(fit, span, wire, link, broadcast);
   const auto total = [&](const Inside& inside) { return inside.latency_s + std::max(inside.rest_s, outside_s); };
   return total(fast) < total(slow) ? fast : slow;
 }

@@ -9,7 +9,6 @@ namespace stepsim {
 
 namespace {
 
-double as_double(std::int64_t value) { return static_cast<double>(value); }
 double blocks(std::int64_t length, std::int64_t tile) { return as_double(length / tile + (length % tile != 0 ? 1 : 0)); }
 
 bool eight_bits_or_less(DType dtype) { return dtype == DType::kFp8 || dtype == DType::kMxFp8 || dtype == DType::kNvFp4; }
@@ -153,11 +152,33 @@ static bool is_tiled(const GpuSpec& gpu, const Gemm& work) { return gpu.fit.gemm
 
 std::optional<GemmTiling> gemm_tiling(const GpuSpec& gpu, const Gemm& work) {
   if (!is_tiled(gpu, work)) return std::nullopt;
-  return tiled_time(gpu, *gpu.fit.gemm_tile, work).tiling;
+  Gemm kernels = work;  // that run together
+  if (work.in_flight > 0) kernels.batch = std::min<std::int64_t>(work.batch, work.in_flight);
+  return tiled_time(gpu, *gpu.fit.gemm_tile, kernels).tiling;
+}
+
+static DeviceCost kernel_cost(const GpuSpec& gpu, const Gemm& work) {
+  return is_tiled(gpu, work) ? tiled_cost(gpu, *gpu.fit.gemm_tile, work) : roofline_cost(gpu, work);
+}
+
+// Kernels on several streams: `in_flight` of them fill the SMs together, as one kernel of so many products would; a stream's own are one
+// behind the other, each with its fixed time.
+static DeviceCost streams_cost(const GpuSpec& gpu, const Gemm& work) {
+  const std::int64_t in_flight = std::min<std::int64_t>(work.in_flight, work.batch), rounds = (work.batch - 1) / in_flight + 1;
+  Gemm part = work;
+  part.batch = in_flight;
+  DeviceCost cost = kernel_cost(gpu, part);
+  part.batch = 1;
+  const DeviceCost single = kernel_cost(gpu, part);
+  cost.alone = op_duration(seconds(cost.alone) * as_double(work.batch) / as_double(in_flight));
+  const double stream_s = as_double(rounds) * seconds(single.fixed + single.alone);
+  cost.fixed = op_duration(std::max(seconds(cost.fixed), stream_s - seconds(cost.alone)));
+  cost.issue = op_duration(seconds(cost.issue) * as_double(work.batch));
+  return cost;
 }
 
 DeviceCost gemm_cost(const GpuSpec& gpu, const Gemm& work) {
-  return is_tiled(gpu, work) ? tiled_cost(gpu, *gpu.fit.gemm_tile, work) : roofline_cost(gpu, work);
+  return work.in_flight > 0 && work.batch > 0 ? streams_cost(gpu, work) : kernel_cost(gpu, work);
 }
 
 }  // namespace stepsim

@@ -6,8 +6,6 @@ namespace stepsim {
 
 namespace {
 
-double as_double(std::int64_t value) { return static_cast<double>(value); }
-
 double memory_fraction(const KernelFit& fit, MemoryKernel kernel) {
   switch (kernel) {
     case MemoryKernel::kFusedElementwise:
@@ -36,11 +34,12 @@ DeviceCost memory_bound_cost(const GpuSpec& gpu, const MemoryBound& work) {
   const double bytes = as_double(memory_traffic(work).value);
   const double fraction = memory_fraction(gpu.fit, work.kernel);
   // A block of 256 threads that move 16 B each: 4 KiB.
-  return {.fixed = gpu.fit.memory_fixed,
+  const std::int32_t launches = work.launches;
+  return {.fixed = gpu.fit.memory_fixed * launches,
           .alone = op_duration(bytes / (fraction * gpu.hbm.value)),
-          .issue = gpu.fit.kernel_issue,
+          .issue = gpu.fit.kernel_issue * launches,
           .bound = Bound::kMemory,
-          .sm = share(bytes / 4096, gpu.sms),
+          .sm = share(bytes / launches / 4096, gpu.sms),
           .hbm = bytes > 0 ? fraction : 0};
 }
 

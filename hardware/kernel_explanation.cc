@@ -68,6 +68,7 @@ class Explainer {
     } else {
       result.detail = "roofline";
     }
+    if (work.in_flight > 0) result.detail += fmt::format(", {} kernels, {} at a time", work.batch, work.in_flight);
     return with_memory(result);
   }
   KernelExplanation operator()(const Attention& work) const {
@@ -88,6 +89,7 @@ class Explainer {
     constexpr std::array<const char*, 7> kKernels = {"fused elementwise", "norm", "softmax", "unfused", "gather", "quantise", "top-k"};
     KernelExplanation result = of_memory();
     result.detail = kKernels[static_cast<std::size_t>(work.kernel)];
+    if (work.launches > 1) result.detail += fmt::format(", {} kernels", work.launches);
     return result;
   }
   KernelExplanation operator()(const Collective& work) const {

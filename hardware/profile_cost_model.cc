@@ -38,13 +38,15 @@ struct ShapeOf {
     return {work, sizes};
   }
   Shape operator()(MemoryBound work) const {
-    const Sizes sizes = {work.read.value, work.written.value, 1, 1, 1};
+    const Sizes sizes = {work.read.value, work.written.value, work.launches, 1, 1};
     work.read = work.written = Bytes();
+    work.launches = 1;
     return {work, sizes};
   }
   Shape operator()(Collective work) const {
     const Sizes sizes = {work.message.value, 1, 1, 1, 1};
     work.message = Bytes();
+    work.routing = {};  // profiles do not say it
     return {work, sizes};
   }
   Shape operator()(Copy work) const {
@@ -60,11 +62,15 @@ OpWork plain_kind(const OpWork& kind) {
   return gemm == nullptr ? kind : OpWork(Gemm{.batch = 0, .dtype = gemm->dtype, .transpose_a = true});
 }
 
-struct Row {
+}  // namespace
+
+struct ProfiledRow {
   Sizes sizes;
   const MeasuredKernel* kernel;
   double ratio = 0;  // measured over modelled time; 0: not asked for yet
 };
+
+namespace {
 
 // Where a row lies from a work: in which sizes it is larger, smaller, equal, and how far.
 struct Direction {
@@ -94,16 +100,16 @@ constexpr double kNextTo = 0.01;
 
 // Nearest row of each direction; null where there is none.
 struct Neighbours {
-  std::array<Row*, kDirections> rows{};
+  std::array<ProfiledRow*, kDirections> rows{};
   std::array<double, kDirections> distances{};
 };
 
-Neighbours neighbours(std::vector<Row>& rows, const Sizes& sizes) {
+Neighbours neighbours(std::vector<ProfiledRow>& rows, const Sizes& sizes) {
   Neighbours nearest;
-  for (Row& row : rows) {
+  for (ProfiledRow& row : rows) {
     const std::optional<Direction> found = direction(sizes, row.sizes);
     if (!found) continue;
-    Row*& known = nearest.rows[found->side];
+    ProfiledRow*& known = nearest.rows[found->side];
     if (known != nullptr && nearest.distances[found->side] <= found->distance) continue;
     known = &row;
     nearest.distances[found->side] = found->distance;
@@ -125,8 +131,8 @@ struct ProfileCostModel::Tables {
   const CostModel& model;
   std::unique_ptr<const CostModel> alone;
   std::vector<MeasuredKernel> kernels;
-  std::map<OpWork, std::vector<Row>> rows;  // by kind; in the order of their sizes
-  WorkMemo<Estimate> estimates;             // of any device and side: a transfer takes as long on either
+  std::map<OpWork, std::vector<ProfiledRow>> rows;  // by kind; in the order of their sizes
+  WorkMemo<Estimate> estimates;                     // of any device and side: a transfer takes as long on either
   WorkMemo<Cost> costs;
   std::mutex inserting;
 
@@ -134,19 +140,19 @@ struct ProfileCostModel::Tables {
     const Cost cost = (alone != nullptr ? *alone : model).cost(work, DeviceId{0});
     return cost.fixed + cost.alone;
   }
-  double ratio(Row& row) const {
+  double ratio(ProfiledRow& row) const {
     if (row.ratio > 0) return row.ratio;
     const double modelled_s = seconds(alone_time(row.kernel->work));
     row.ratio = modelled_s > 0 ? seconds(row.kernel->time) / modelled_s : 1;
     return row.ratio;
   }
   Duration time(const OpWork& work, const Estimate& estimate, Duration modelled) const;
-  Estimate interpolated(std::vector<Row>& of_kind, const Sizes& sizes);
+  Estimate interpolated(std::vector<ProfiledRow>& of_kind, const Sizes& sizes);
   Estimate estimated(const OpWork& work);
   const Estimate& estimate(const OpWork& work);
 };
 
-ProfileCostModel::Tables::Estimate ProfileCostModel::Tables::interpolated(std::vector<Row>& of_kind, const Sizes& sizes) {
+ProfileCostModel::Tables::Estimate ProfileCostModel::Tables::interpolated(std::vector<ProfiledRow>& of_kind, const Sizes& sizes) {
   const Neighbours nearest = neighbours(of_kind, sizes);
   if (nearest.rows[0] != nullptr) return {CostOrigin::kInterpolated, {}, ratio(*nearest.rows[0])};  // of another kind, but the same sizes
   double sum = 0, weights = 0;
@@ -167,9 +173,9 @@ ProfileCostModel::Tables::Estimate ProfileCostModel::Tables::estimated(const OpW
     found = rows.find(plain_kind(shape.kind));
     return found == rows.end() ? Estimate{} : interpolated(found->second, shape.sizes);
   }
-  std::vector<Row>& of_kind = found->second;
-  const auto row =
-      std::lower_bound(of_kind.begin(), of_kind.end(), shape.sizes, [](const Row& each, const Sizes& sizes) { return each.sizes < sizes; });
+  std::vector<ProfiledRow>& of_kind = found->second;
+  const auto row = std::lower_bound(of_kind.begin(), of_kind.end(), shape.sizes,
+                                    [](const ProfiledRow& each, const Sizes& sizes) { return each.sizes < sizes; });
   const bool exact = row != of_kind.end() && row->sizes == shape.sizes;
   return exact ? Estimate{CostOrigin::kMeasured, row->kernel->time, 1} : interpolated(of_kind, shape.sizes);
 }
@@ -195,7 +201,7 @@ ProfileCostModel::ProfileCostModel(const CostModel& model, const KernelProfile& 
     tables_->rows[shape.kind].push_back({shape.sizes, &kernel});
   }
   for (auto& [kind, rows] : tables_->rows) {
-    std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.sizes < b.sizes; });
+    std::stable_sort(rows.begin(), rows.end(), [](const ProfiledRow& a, const ProfiledRow& b) { return a.sizes < b.sizes; });
   }
 }
 

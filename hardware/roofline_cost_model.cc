@@ -11,13 +11,13 @@
 
 namespace stepsim {
 
-namespace {
-
 struct DeviceResources {
   ResourceId sm, hbm, link_in, link_out, link_both;  // invalid: the machine has none
   ResourceId nvlink_in, nvlink_out, network_in, network_out;
   ResourceId root_in, root_out, root_both, host_memory;  // of its host
 };
+
+namespace {
 
 ResourceId* slot_of(DeviceResources& device, const std::string& kind) {
   if (kind == "sm") return &device.sm;

@@ -4,16 +4,13 @@
 
 #include "hardware/calibration.pb.h"
 #include "hardware/machine_spec.h"
+#include "hardware/stack_spec.h"
 #include "schema/nearest_name.h"
 #include "schema/read_message.h"
 
 namespace stepsim {
 
 namespace {
-
-bool among(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 
 StackFit fit_of(const files::StackFit& message, const SourceLocation& where) {
   StackFit fit{.name = message.name(),

@@ -25,10 +25,6 @@ const std::vector<std::string>& product_precisions() {
   return names;
 }
 
-bool among(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 double factor(const FieldReader& reader, const std::string& path, double value) {
   if (!(value >= kLeast && value <= kMost)) reader.fail(path, fmt::format("found {}, wanted a number from {} to {}", value, kLeast, kMost));
   return value;
@@ -196,17 +192,30 @@ bool holds_for(const StackSpec& stack, const GpuSpec& gpu) {
 // Both 16-bit formats run at one rate.
 std::string rate_of(const std::string& precision) { return precision == "fp16" ? "bf16" : precision; }
 
+// Of products, ascending.
 template <class Wanted>
-std::optional<SlowdownRange> range_over(const Wanted& wanted) {
-  std::optional<SlowdownRange> range;
+std::vector<double> slowdowns(const Wanted& wanted) {
+  std::vector<double> found;
   for (const CatalogStack& entry : catalog()) {
-    if (!wanted(entry)) continue;
-    const SlowdownRange& gemm = entry.stack.gemm;
-    range = range ? SlowdownRange{1, std::min(range->lower, gemm.lower), std::max(range->upper, gemm.upper)}
-                  : SlowdownRange{1, gemm.lower, gemm.upper};
+    if (wanted(entry)) found.push_back(entry.stack.gemm.expected);
   }
-  return range;
+  std::sort(found.begin(), found.end());
+  return found;
 }
+
+struct Relatives {
+  std::int32_t generation;
+  std::string rate;
+
+  bool of_generation(const CatalogStack& entry) const { return entry.generation == generation; }
+  bool of_precision(const CatalogStack& entry) const {
+    const std::vector<std::string>& all = entry.stack.precisions;
+    return std::any_of(all.begin(), all.end(), [this](const std::string& name) { return rate_of(name) == rate; });
+  }
+  std::vector<double> nearest() const {
+    return slowdowns([this](const CatalogStack& entry) { return of_generation(entry) && of_precision(entry); });
+  }
+};
 
 }  // namespace
 
@@ -225,19 +234,27 @@ std::optional<StackSpec> known_stack(const std::string& machine, const std::stri
 }
 
 SlowdownRange unknown_stack_range(const GpuSpec& gpu, const std::string& precision) {
-  const std::int32_t generation = generation_of(gpu);
-  const auto of_precision = [&](const CatalogStack& entry) {
-    return std::any_of(entry.stack.precisions.begin(), entry.stack.precisions.end(),
-                       [&](const std::string& name) { return rate_of(name) == rate_of(precision); });
-  };
-  const auto of_generation = [&](const CatalogStack& entry) { return entry.generation == generation; };
+  const Relatives relatives{generation_of(gpu), rate_of(precision)};
   // Of the nearest relatives of which anything is known.
-  if (const auto range = range_over([&](const CatalogStack& entry) { return of_generation(entry) && of_precision(entry); })) return *range;
-  if (const auto range = range_over(of_generation)) return *range;
-  if (const auto range = range_over(of_precision)) return *range;
-  const auto range = range_over([](const CatalogStack&) { return true; });
-  STEPSIM_CHECK(range.has_value());
-  return *range;
+  std::vector<double> found = relatives.nearest();
+  if (found.empty()) found = slowdowns([&](const CatalogStack& entry) { return relatives.of_generation(entry); });
+  if (found.empty()) found = slowdowns([&](const CatalogStack& entry) { return relatives.of_precision(entry); });
+  if (found.empty()) found = slowdowns([](const CatalogStack&) { return true; });
+  STEPSIM_CHECK(!found.empty());
+  return {1, found.front(), found.back()};
+}
+
+std::optional<StackSpec> typical_stack(const GpuSpec& gpu, const std::string& precision) {
+  const std::vector<double> found = Relatives{generation_of(gpu), rate_of(precision)}.nearest();
+  if (found.empty()) return std::nullopt;
+  StackSpec stack;
+  stack.name = kTypicalStack;
+  stack.machines = {gpu.name};
+  stack.precisions = {precision};
+  stack.software = "not known";
+  const double middle = (found[(found.size() - 1) / 2] + found[found.size() / 2]) / 2;
+  stack.gemm = {middle, found.front(), found.back()};
+  return stack;
 }
 
 void apply_stack(const StackSpec& stack, const std::string& precision, GpuSpec& gpu) {

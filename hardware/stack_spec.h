@@ -2,6 +2,7 @@
 // with the evidence for it. Belongs to (GPU, precision, software); the bare machine has none.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -53,6 +54,10 @@ struct StackSpec {
   std::vector<std::string> assumptions;
 };
 
+inline bool among(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 // A catalog name, an alias, or a .textproto or .json file. InputError ("--stack") with the nearest name.
 StackSpec load_stack(const std::string& name_or_file);
 std::vector<std::string> stack_names();
@@ -61,9 +66,16 @@ std::vector<std::string> stack_names();
 // catalog stack is known to hold for it.
 std::optional<StackSpec> known_stack(const std::string& machine, const std::string& precision, const std::string& framework);
 
-// What every catalog stack says of machines of this compute capability and precision: the range for a job whose stack is not known.
+// The slowdowns of all catalog stacks of machines of this compute capability and precision, from the least to the largest: the range for a
+// job whose stack is not known. How single steps scatter around a stack's is no part of it: bands take that from steps that were held out.
 // Expected 1: the bare machine.
 SlowdownRange unknown_stack_range(const GpuSpec& gpu, const std::string& precision);
+
+// What training of software that no catalog stack is of takes: products as long as in the middle one of the catalog's stacks of this
+// compute capability and precision, with their range; the bare machine is faster than all of them. Named "typical", without evidence. None:
+// there is no such stack.
+std::optional<StackSpec> typical_stack(const GpuSpec& gpu, const std::string& precision);
+inline constexpr const char* kTypicalStack = "typical";
 
 // Sets gpu.fit.sustained, and the weight-gradient factor where the stack gives one. InputError ("--stack") if it holds for other machines
 // or another precision.

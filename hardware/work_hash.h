@@ -31,7 +31,8 @@ inline void add_words(WorkHash& hash, const Gemm& work) {
   hash.add(work.n);
   hash.add(work.k);
   hash.add(work.batch);
-  hash.add(static_cast<int>(work.dtype) << 4 | work.transpose_a << 3 | work.transpose_b << 2 | work.accumulate_fp32 << 1 | work.accumulate);
+  hash.add(work.in_flight << 8 | static_cast<int>(work.dtype) << 4 | work.transpose_a << 3 | work.transpose_b << 2 |
+           work.accumulate_fp32 << 1 | work.accumulate);
 }
 inline void add_words(WorkHash& hash, const Attention& work) {
   hash.add(work.batch);
@@ -45,12 +46,15 @@ inline void add_words(WorkHash& hash, const Attention& work) {
 inline void add_words(WorkHash& hash, const MemoryBound& work) {
   hash.add(work.read.value);
   hash.add(work.written.value);
-  hash.add(static_cast<int>(work.kernel));
+  hash.add((static_cast<std::int64_t>(work.launches) << 8) + static_cast<int>(work.kernel));
 }
 inline void add_words(WorkHash& hash, const Collective& work) {
   hash.add(work.message.value);
   hash.add((static_cast<std::int64_t>(work.ranks) << 32) + work.stride);
   hash.add((static_cast<int>(work.kind) << 8) + static_cast<int>(work.library));
+  if (work.routing.experts == 0) return;
+  hash.add((static_cast<std::int64_t>(work.routing.experts) << 32) + work.routing.choices);
+  hash.add((static_cast<std::int64_t>(work.routing.groups) << 32) + work.routing.best_groups);
 }
 inline void add_words(WorkHash& hash, const Copy& work) {
   hash.add(work.bytes.value);

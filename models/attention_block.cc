@@ -10,8 +10,6 @@ namespace stepsim {
 
 namespace {
 
-constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
-
 using Heads = CoreHeads;
 
 std::vector<std::int64_t> query_shape(const DeviceShape& shape) { return {shape.tokens, shape.query_heads, shape.head_dim}; }
@@ -32,7 +30,7 @@ void mixed_forward(TemplateBuilder& builder, AttentionBlock& block) {
     linear_forward(builder, block.qkv, block.input.product, product);
     block.mixed = builder.activation("qkv output", {shape.tokens, mixed_width(shape)});
     builder.pass(
-        kForward,
+        kForwardOp,
         {.name = "qkv bias", .module = "", .reads = {product, block.qkv.bias.value}, .writes = {block.mixed}, .updates = {}, .holds = {}});
   }
   block.mixed_query = builder.view("query of qkv", block.mixed, query_shape(shape));
@@ -56,7 +54,8 @@ void add_norm_weights(TemplateBuilder& builder, AttentionBlock& block) {
 SlotIndex value_beside(TemplateBuilder& builder, const AttentionBlock& block) {
   if (!builder.context().framework.transformer_engine || block.rotary) return block.mixed_value;
   const SlotIndex value = builder.activation("value", kv_shape(builder.shape()));
-  builder.pass(kForward, {.name = "value copy", .module = "", .reads = {block.mixed_value}, .writes = {value}, .updates = {}, .holds = {}});
+  builder.pass(kForwardOp,
+               {.name = "value copy", .module = "", .reads = {block.mixed_value}, .writes = {value}, .updates = {}, .holds = {}});
   return value;
 }
 
@@ -89,7 +88,7 @@ Heads qk_norm_forward(TemplateBuilder& builder, AttentionBlock& block) {
                                          .module = ""});
     pass.writes.push_back(block.norm_statistics);
   }
-  builder.pass(kForward, std::move(pass));
+  builder.pass(kForwardOp, std::move(pass));
   heads.value = value_beside(builder, block);
   return heads;
 }
@@ -109,7 +108,7 @@ Heads rotary_forward(TemplateBuilder& builder, const AttentionBlock& block, cons
                   .updates = {},
                   .holds = {}};
   eager_rotary(builder, pass, builder.size(heads.query) + builder.size(heads.key));
-  builder.pass(kForward, std::move(pass));
+  builder.pass(kForwardOp, std::move(pass));
   return heads;
 }
 
@@ -122,13 +121,13 @@ SlotIndex rotary_backward(TemplateBuilder& builder, const AttentionBlock& block,
     const SlotIndex mixed = builder.gradient("qkv output gradient", {shape.tokens, mixed_width(shape)});
     pass.reads.push_back(gradients.value);
     pass.writes = {mixed};
-    builder.pass(kBackward, std::move(pass));
+    builder.pass(kBackwardOp, std::move(pass));
     return mixed;
   }
   const SlotIndex query = builder.gradient("query, normalised gradient", query_shape(shape));
   const SlotIndex key = builder.gradient("key, normalised gradient", kv_shape(shape));
   pass.writes = {query, key};
-  builder.pass(kBackward, std::move(pass));
+  builder.pass(kBackwardOp, std::move(pass));
   gradients.query = query;
   gradients.key = key;
   return kNoSlot;
@@ -146,7 +145,7 @@ SlotIndex qk_norm_backward(TemplateBuilder& builder, const AttentionBlock& block
                   .holds = {},
                   .kernel = MemoryKernel::kNorm};
   add_qk_norm_operands(block, pass);
-  builder.pass(kBackward, std::move(pass));
+  builder.pass(kBackwardOp, std::move(pass));
   return mixed;
 }
 
@@ -159,12 +158,12 @@ SlotIndex mixed_backward(TemplateBuilder& builder, const AttentionBlock& block, 
   if (block.query_norm.present()) mixed = qk_norm_backward(builder, block, gradients);
   if (mixed != kNoSlot) return mixed;
   mixed = builder.gradient("qkv output gradient", {shape.tokens, mixed_width(shape)});  // backward of the split: a concatenation
-  builder.pass(kBackward, {.name = "qkv gradient concatenation",
-                           .module = "",
-                           .reads = {gradients.query, gradients.key, gradients.value},
-                           .writes = {mixed},
-                           .updates = {},
-                           .holds = {}});
+  builder.pass(kBackwardOp, {.name = "qkv gradient concatenation",
+                             .module = "",
+                             .reads = {gradients.query, gradients.key, gradients.value},
+                             .writes = {mixed},
+                             .updates = {},
+                             .holds = {}});
   return mixed;
 }
 

@@ -17,7 +17,6 @@ namespace {
 // x 80 to 176, cuDNN 128 x 128.)
 constexpr std::int64_t kBlock = 128;
 
-double as_double(std::int64_t value) { return static_cast<double>(value); }
 std::int64_t blocks_of(std::int64_t tokens) { return (tokens + kBlock - 1) / kBlock; }
 std::int64_t nearest(double value) { return std::max<std::int64_t>(1, std::llround(value)); }
 

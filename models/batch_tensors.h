@@ -8,7 +8,7 @@
 namespace stepsim {
 
 // Adds the tensors of the batch that live through a forward pass though neither the embedding nor the head reads them there. `read`: the
-// one that the template adds itself.
-void add_held_batch(TemplateBuilder&, const std::string& read);
+// one that the template adds itself, `read_too`: another one.
+void add_held_batch(TemplateBuilder&, const std::string& read, const std::string& read_too = "");
 
 }  // namespace stepsim

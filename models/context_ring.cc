@@ -11,10 +11,6 @@ namespace stepsim {
 
 namespace {
 
-constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
-
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 std::int32_t last_step(const TemplateBuilder& builder) { return builder.shape().context - 1; }
 
 // Of forward's step 0 .. ranks - 1.
@@ -67,7 +63,7 @@ void order_operands(TemplateBuilder& builder, CoreAttention& core) {
     *operand = builder.activation(builder.slot(*operand).name + ", contiguous", builder.slot(*operand).shape);
     pass.writes.push_back(*operand);
   }
-  builder.pass(kForward, std::move(pass));
+  builder.pass(kForwardOp, std::move(pass));
 }
 
 // What a forward pass has made so far, by step.
@@ -87,19 +83,19 @@ SlotIndex add_carried(TemplateBuilder& builder, const CoreAttention& core, std::
 void send_carried(TemplateBuilder& builder, const CoreAttention& core, std::int32_t step, Steps& steps) {
   if (step >= last_step(builder)) return;
   steps.carried.push_back(add_carried(builder, core, step + 1));
-  send(builder, kForward, "key and value exchange", {steps.carried[at(step)]}, {steps.carried[at(step + 1)]});
+  send(builder, kForwardOp, "key and value exchange", {steps.carried[at(step)]}, {steps.carried[at(step + 1)]});
 }
 
 // All steps' attention. The transfer of the step after next is launched before a step's attention: it needs none of it.
 Steps run_steps(TemplateBuilder& builder, const CoreAttention& core, const std::vector<std::int64_t>& output_shape) {
   Steps steps;
   steps.carried.push_back(add_carried(builder, core, 0));
-  builder.pass(kForward, {.name = "key and value join",
-                          .module = "",
-                          .reads = {core.key, core.value},
-                          .writes = {steps.carried.front()},
-                          .updates = {},
-                          .holds = {}});
+  builder.pass(kForwardOp, {.name = "key and value join",
+                            .module = "",
+                            .reads = {core.key, core.value},
+                            .writes = {steps.carried.front()},
+                            .updates = {},
+                            .holds = {}});
   const std::vector<SlotIndex> holds = held_batch(builder, core.form);
   send_carried(builder, core, 0, steps);
   for (std::int32_t step = 0; step <= last_step(builder); ++step) {
@@ -122,19 +118,19 @@ Steps run_steps(TemplateBuilder& builder, const CoreAttention& core, const std::
 // flash_attn_fwd_softmax_lse_correction: log-sum-exps over all steps.
 void merge_statistics(TemplateBuilder& builder, CoreAttention& core, const Steps& steps) {
   core.log_sum_exp = add_log_sum_exp(builder, core.form, "attention log-sum-exp");
-  builder.pass(kForward, {.name = "log-sum-exp copy",
-                          .module = kCoreAttention,
-                          .reads = {steps.statistics.front()},
-                          .writes = {core.log_sum_exp},
-                          .updates = {},
-                          .holds = {}});
-  for (std::int32_t step = 1; step <= last_step(builder); ++step) {
-    builder.pass(kForward, {.name = "log-sum-exp correction",
+  builder.pass(kForwardOp, {.name = "log-sum-exp copy",
                             .module = kCoreAttention,
-                            .reads = {steps.statistics[at(step)]},
-                            .writes = {},
-                            .updates = {core.log_sum_exp},
+                            .reads = {steps.statistics.front()},
+                            .writes = {core.log_sum_exp},
+                            .updates = {},
                             .holds = {}});
+  for (std::int32_t step = 1; step <= last_step(builder); ++step) {
+    builder.pass(kForwardOp, {.name = "log-sum-exp correction",
+                              .module = kCoreAttention,
+                              .reads = {steps.statistics[at(step)]},
+                              .writes = {},
+                              .updates = {core.log_sum_exp},
+                              .holds = {}});
   }
 }
 
@@ -153,7 +149,7 @@ void merge_outputs(TemplateBuilder& builder, const CoreAttention& core, const St
         pass.holds.insert(pass.holds.end(), made->begin(), made->end());
       }
     }
-    builder.pass(kForward, std::move(pass));
+    builder.pass(kForwardOp, std::move(pass));
   }
 }
 
@@ -165,7 +161,7 @@ class ReverseRing {
     STEPSIM_CHECK(last_step(builder) >= 1);
     carried_ = add_carried(0);
     builder.pass(
-        kBackward,
+        kBackwardOp,
         {.name = "key and value copy", .module = kCoreAttention, .reads = {core.key}, .writes = {carried_}, .updates = {}, .holds = {}});
     query_gradient_ = builder.gradient("query gradient", builder.slot(core.query).shape);
   }
@@ -229,7 +225,7 @@ class ReverseRing {
     const char* const name = step == 0                     ? "key and value exchange"
                              : step == last_step(builder_) ? "key and value gradient exchange"
                                                            : "key and value exchange with gradients";
-    send(builder_, kBackward, name, std::move(sent), std::move(received));
+    send(builder_, kBackwardOp, name, std::move(sent), std::move(received));
   }
 
   void add(const char* name, SlotIndex part, SlotIndex sum, bool first, Bytes joined, std::vector<SlotIndex> holds) {
@@ -242,7 +238,7 @@ class ReverseRing {
                     .further_reads = joined,
                     .further_writes = joined};
     (first ? pass.writes : pass.updates).push_back(sum);
-    builder_.pass(kBackward, std::move(pass));
+    builder_.pass(kBackwardOp, std::move(pass));
   }
 
   TemplateBuilder& builder_;
@@ -263,13 +259,7 @@ void ring_forward(TemplateBuilder& builder, CoreAttention& core, bool copied) {
   merge_outputs(builder, core, steps);
   core.key = steps.carried.back();
   core.value = kNoSlot;
-  if (!copied) return;
-  builder.pass(kForward, {.name = "attention output copy",
-                          .module = kCoreAttention,
-                          .reads = {core.kernel_output},
-                          .writes = {core.output},
-                          .updates = {},
-                          .holds = {}});
+  if (copied) copy_kernel_output(builder, core);
 }
 
 QkvGradients ring_backward(TemplateBuilder& builder, const CoreAttention& core, SlotIndex output_gradient) {

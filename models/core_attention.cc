@@ -13,8 +13,6 @@ namespace stepsim {
 
 namespace {
 
-constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
-
 std::vector<std::int64_t> score_shape(const DeviceShape& shape, const AttentionForm& form) {
   return {shape.micro_batch, form.heads, form.queries, form.keys};
 }
@@ -54,12 +52,12 @@ void repeat_heads(TemplateBuilder& builder, CoreAttention& core) {
   const std::int64_t tokens = shape.micro_batch * form.keys;
   const SlotIndex key = builder.activation("key, repeated", {tokens, form.heads, form.head_dim}, kCoreAttention);
   const SlotIndex value = builder.activation("value, repeated", {tokens, form.heads, form.value_dim}, kCoreAttention);
-  builder.pass(kForward, {.name = "repeat key and value heads",
-                          .module = kCoreAttention,
-                          .reads = {core.key, core.value},
-                          .writes = {key, value},
-                          .updates = {},
-                          .holds = {}});
+  builder.pass(kForwardOp, {.name = "repeat key and value heads",
+                            .module = kCoreAttention,
+                            .reads = {core.key, core.value},
+                            .writes = {key, value},
+                            .updates = {},
+                            .holds = {}});
   core.key = key;
   core.value = value;
   core.repeated = true;
@@ -76,30 +74,30 @@ SlotIndex scores_forward(TemplateBuilder& builder, const CoreAttention& core) {
   const AttentionForm& form = core.form;
   const Gemm work = batched(shape, form.heads, {form.queries, form.keys, form.head_dim}, true, false);
   if (scores_in_global_buffer(builder.context())) {
-    builder.op(kForward, {.name = "attention scores",
-                          .module = kCoreAttention,
-                          .work = work,
-                          .reads = {core.query, core.key},
-                          .writes = {},
-                          .updates = {},
-                          .holds = {},
-                          .after = {}});
+    builder.op(kForwardOp, {.name = "attention scores",
+                            .module = kCoreAttention,
+                            .work = work,
+                            .reads = {core.query, core.key},
+                            .writes = {},
+                            .updates = {},
+                            .holds = {},
+                            .after = {}});
     return kNoSlot;
   }
   const SlotIndex scores = builder.activation("attention scores", score_shape(shape, form), kCoreAttention);
-  builder.gemm(kForward, "attention scores", kCoreAttention, work, {core.query, core.key}, scores);
+  builder.gemm(kForwardOp, "attention scores", kCoreAttention, work, {core.query, core.key}, scores);
   return scores;
 }
 
 // The fp32 output of an eager softmax as the products read it.
 void cast_softmax(TemplateBuilder& builder, const CoreAttention& core) {
   if (core.softmax_fp32 == kNoSlot) return;
-  builder.pass(kForward, {.name = "attention softmax cast",
-                          .module = kCoreAttention,
-                          .reads = {core.softmax_fp32},
-                          .writes = {core.softmax},
-                          .updates = {},
-                          .holds = {}});
+  builder.pass(kForwardOp, {.name = "attention softmax cast",
+                            .module = kCoreAttention,
+                            .reads = {core.softmax_fp32},
+                            .writes = {core.softmax},
+                            .updates = {},
+                            .holds = {}});
 }
 
 void softmax_forward(TemplateBuilder& builder, CoreAttention& core, SlotIndex scores) {
@@ -133,7 +131,7 @@ void softmax_forward(TemplateBuilder& builder, CoreAttention& core, SlotIndex sc
     pass.further_reads += size * 2;
     pass.further_writes = size * 2;
   }
-  builder.pass(kForward, std::move(pass));
+  builder.pass(kForwardOp, std::move(pass));
   cast_softmax(builder, core);
 }
 
@@ -158,7 +156,7 @@ SlotIndex dropout_forward(TemplateBuilder& builder, CoreAttention& core) {
                              .module = kCoreAttention});
     pass.writes.push_back(core.mask);
   }
-  builder.pass(kForward, std::move(pass));
+  builder.pass(kForwardOp, std::move(pass));
   return core.dropped;
 }
 
@@ -170,16 +168,16 @@ void unfused_forward(TemplateBuilder& builder, CoreAttention& core) {
   const SlotIndex probabilities = dropout_forward(builder, core);
   const SlotIndex context =
       builder.activation("attention context", {shape.micro_batch, form.heads, form.queries, form.value_dim}, kCoreAttention);
-  builder.gemm(kForward, "attention over values", kCoreAttention,
+  builder.gemm(kForwardOp, "attention over values", kCoreAttention,
                batched(shape, form.heads, {form.queries, form.value_dim, form.keys}, false, false), {probabilities, core.value}, context);
   // From [batch, heads, sequence, head_dim] to [sequence, batch, hidden].
   core.output = add_output(builder, core);
-  builder.pass(kForward, {.name = "attention output transpose",
-                          .module = kCoreAttention,
-                          .reads = {context},
-                          .writes = {core.output},
-                          .updates = {},
-                          .holds = {}});
+  builder.pass(kForwardOp, {.name = "attention output transpose",
+                            .module = kCoreAttention,
+                            .reads = {context},
+                            .writes = {core.output},
+                            .updates = {},
+                            .holds = {}});
 }
 
 // Gradient of the scores from that of the context; the buffer of the softmax's gradient is reused where the kernel is fused.
@@ -194,7 +192,7 @@ SlotIndex score_gradient(TemplateBuilder& builder, const CoreAttention& core, Sl
                     .updates = {},
                     .holds = {}};
     if (core.mask != kNoSlot) pass.reads.push_back(core.mask);
-    builder.pass(kBackward, std::move(pass));
+    builder.pass(kBackwardOp, std::move(pass));
   }
   KernelPass pass{.name = "attention softmax backward",
                   .module = kCoreAttention,
@@ -206,7 +204,7 @@ SlotIndex score_gradient(TemplateBuilder& builder, const CoreAttention& core, Sl
   if (core.sinks.present()) pass.updates.push_back(core.sinks.gradient);
   if (builder.context().framework.fused_softmax) {
     pass.updates.push_back(gradient);  // Megatron-LM and apex: output_grads is overwritten
-    builder.pass(kBackward, std::move(pass));
+    builder.pass(kBackwardOp, std::move(pass));
     return gradient;
   }
   const SlotIndex scores = builder.gradient("attention scores gradient", score_shape(builder.shape(), core.form));
@@ -215,7 +213,7 @@ SlotIndex score_gradient(TemplateBuilder& builder, const CoreAttention& core, Sl
   pass.writes = {scores};
   pass.further_reads = builder.size(scores) * 2;  // backward of mask fill and scale
   pass.further_writes = builder.size(scores) * 2;
-  builder.pass(kBackward, std::move(pass));
+  builder.pass(kBackwardOp, std::move(pass));
   return scores;
 }
 
@@ -224,12 +222,12 @@ void sum_repeated(TemplateBuilder& builder, const AttentionForm& form, QkvGradie
   const std::int64_t tokens = builder.shape().micro_batch * form.keys;
   const SlotIndex key = builder.gradient("key gradient, summed", {tokens, form.kv_heads, form.head_dim});
   const SlotIndex value = builder.gradient("value gradient, summed", {tokens, form.kv_heads, form.value_dim});
-  builder.pass(kBackward, {.name = "repeat key and value heads backward",
-                           .module = kCoreAttention,
-                           .reads = {gradients.key, gradients.value},
-                           .writes = {key, value},
-                           .updates = {},
-                           .holds = {}});
+  builder.pass(kBackwardOp, {.name = "repeat key and value heads backward",
+                             .module = kCoreAttention,
+                             .reads = {gradients.key, gradients.value},
+                             .writes = {key, value},
+                             .updates = {},
+                             .holds = {}});
   gradients.key = key;
   gradients.value = value;
 }
@@ -241,21 +239,21 @@ QkvGradients unfused_backward(TemplateBuilder& builder, const CoreAttention& cor
   const SlotIndex probabilities = core.dropped != kNoSlot ? core.dropped : core.softmax;
 
   const SlotIndex probability_gradient = builder.gradient("attention probabilities gradient", score_shape(shape, form));
-  builder.gemm(kBackward, "attention probabilities gradient", kCoreAttention,
+  builder.gemm(kBackwardOp, "attention probabilities gradient", kCoreAttention,
                batched(shape, form.heads, {form.queries, form.keys, form.value_dim}, true, false), {output_gradient, core.value},
                probability_gradient);
   QkvGradients gradients;
   gradients.value = builder.gradient("value gradient", {key_tokens, form.heads, form.value_dim});
-  builder.gemm(kBackward, "value gradient", kCoreAttention,
+  builder.gemm(kBackwardOp, "value gradient", kCoreAttention,
                batched(shape, form.heads, {form.keys, form.value_dim, form.queries}, false, true), {probabilities, output_gradient},
                gradients.value);
   const SlotIndex score = score_gradient(builder, core, probability_gradient);
   gradients.query = builder.gradient("query gradient", {query_tokens(shape, form), form.heads, form.head_dim});
-  builder.gemm(kBackward, "query gradient", kCoreAttention,
+  builder.gemm(kBackwardOp, "query gradient", kCoreAttention,
                batched(shape, form.heads, {form.queries, form.head_dim, form.keys}, false, false), {score, core.key}, gradients.query);
   gradients.key = builder.gradient("key gradient", {key_tokens, form.heads, form.head_dim});
-  builder.gemm(kBackward, "key gradient", kCoreAttention, batched(shape, form.heads, {form.keys, form.head_dim, form.queries}, false, true),
-               {score, core.query}, gradients.key);
+  builder.gemm(kBackwardOp, "key gradient", kCoreAttention,
+               batched(shape, form.heads, {form.keys, form.head_dim, form.queries}, false, true), {score, core.query}, gradients.key);
   if (core.repeated) sum_repeated(builder, form, gradients);
   return gradients;
 }
@@ -284,11 +282,11 @@ std::vector<SlotIndex> eight_bit_copies(TemplateBuilder& builder, Direction dire
     const Slot wide = builder.slot(source);
     if (!writes_low(builder.context())) pass.further_reads += wide.size;
     pass.writes.push_back(builder.add({.name = wide.name + ", 8 bits",
-                                       .kind = direction == kForward ? SlotKind::kForward : SlotKind::kGradient,
+                                       .kind = direction == kForwardOp ? SlotKind::kForward : SlotKind::kGradient,
                                        .size = {},
                                        .shape = wide.shape,
                                        .dtype = DType::kFp8,
-                                       .role = direction == kForward ? Role::kActivations : Role::kActivationGradients,
+                                       .role = direction == kForwardOp ? Role::kActivations : Role::kActivationGradients,
                                        .module = ""}));
   }
   std::vector<SlotIndex> copies = pass.writes;
@@ -298,7 +296,8 @@ std::vector<SlotIndex> eight_bit_copies(TemplateBuilder& builder, Direction dire
 
 void cast_operands(TemplateBuilder& builder, CoreAttention& core) {
   if (!low_attention(builder.context())) return;
-  const std::vector<SlotIndex> copies = eight_bit_copies(builder, kForward, "attention operands cast", {core.query, core.key, core.value});
+  const std::vector<SlotIndex> copies =
+      eight_bit_copies(builder, kForwardOp, "attention operands cast", {core.query, core.key, core.value});
   core.query = copies[0];
   core.key = copies[1];
   core.value = copies[2];
@@ -321,13 +320,7 @@ void kernel_forward(TemplateBuilder& builder, CoreAttention& core) {
   const std::vector<SlotIndex> holds = held_batch(builder, core.form);
   if (context.framework.saves_softmax_statistics) core.log_sum_exp = add_log_sum_exp(builder, core.form, "attention log-sum-exp");
   add_kernel_forward(builder, "attention", core.form, core.operands(), holds);
-  if (core.kernel_output == core.output) return;
-  builder.pass(kForward, {.name = "attention output copy",
-                          .module = kCoreAttention,
-                          .reads = {core.kernel_output},
-                          .writes = {core.output},
-                          .updates = {},
-                          .holds = {}});
+  if (core.kernel_output != core.output) copy_kernel_output(builder, core);
 }
 
 QkvGradients gradients_in(TemplateBuilder& builder, const AttentionForm& form, DType dtype, const std::string& suffix) {
@@ -362,7 +355,7 @@ QkvGradients kernel_backward(TemplateBuilder& builder, const CoreAttention& core
   const QkvGradients narrow = gradients_in(builder, core.form, DType::kFp8, ", 8 bits");
   const std::vector<SlotIndex> three = {narrow.query, narrow.key, narrow.value};
   add_kernel_backward(builder, "attention backward", core.form, core.operands(), output_gradient, three);
-  builder.pass(kBackward,
+  builder.pass(kBackwardOp,
                {.name = "attention gradients copy", .module = kCoreAttention, .reads = three, .writes = made, .updates = {}, .holds = {}});
   return gradients;
 }
@@ -383,8 +376,8 @@ void attention_forward_of(TemplateBuilder& builder, CoreAttention& core) {
 
 void gathered_forward(TemplateBuilder& builder, CoreAttention& core) {
   const SlotIndex key = core.key, value = core.value;
-  core.key = gathered_tokens(builder, kForward, "key", key);
-  core.value = gathered_tokens(builder, kForward, "value", value);
+  core.key = gathered_tokens(builder, kForwardOp, "key", key);
+  core.value = gathered_tokens(builder, kForwardOp, "value", value);
   attention_forward_of(builder, core);
   if (core.repeated) return;
   core.key = key;
@@ -394,8 +387,8 @@ void gathered_forward(TemplateBuilder& builder, CoreAttention& core) {
 QkvGradients gathered_backward(TemplateBuilder& builder, const CoreAttention& core, SlotIndex output_gradient) {
   CoreAttention whole = core;
   if (!core.repeated) {
-    whole.key = gathered_tokens(builder, kBackward, "key", core.key);
-    whole.value = gathered_tokens(builder, kBackward, "value", core.value);
+    whole.key = gathered_tokens(builder, kBackwardOp, "key", core.key);
+    whole.value = gathered_tokens(builder, kBackwardOp, "value", core.value);
   }
   QkvGradients gradients = attention_backward_of(builder, whole, output_gradient, kNoSlot);
   gradients.key = scattered_tokens(builder, "key", gradients.key);
@@ -404,13 +397,13 @@ QkvGradients gathered_backward(TemplateBuilder& builder, const CoreAttention& co
 }
 
 void exchanged_forward(TemplateBuilder& builder, CoreAttention& core) {
-  const std::vector<SlotIndex> whole = all_tokens(builder, kForward, {core.query, core.key, core.value});
+  const std::vector<SlotIndex> whole = all_tokens(builder, kForwardOp, {core.query, core.key, core.value});
   core.query = whole[0];
   core.key = whole[1];
   core.value = whole[2];
   core.form = all_tokens_form(builder, core.form);
   attention_forward_of(builder, core);
-  core.output = all_heads(builder, kForward, {core.output}, {"attention output"}).front();
+  core.output = all_heads(builder, kForwardOp, {core.output}, {"attention output"}).front();
   core.kernel_output = kNoSlot;  // backward exchanges the output again
 }
 
@@ -418,15 +411,24 @@ QkvGradients exchanged_backward(TemplateBuilder& builder, const CoreAttention& c
   CoreAttention whole = core;
   std::vector<SlotIndex> sources = {output_gradient};
   if (one_kernel(builder.context())) sources.insert(sources.begin(), core.output);
-  const std::vector<SlotIndex> exchanged = all_tokens(builder, kBackward, sources);
+  const std::vector<SlotIndex> exchanged = all_tokens(builder, kBackwardOp, sources);
   if (one_kernel(builder.context())) whole.kernel_output = exchanged.front();
   const QkvGradients parts = attention_backward_of(builder, whole, exchanged.back(), kNoSlot);
-  const std::vector<SlotIndex> own = all_heads(builder, kBackward, {parts.query, parts.key, parts.value},
+  const std::vector<SlotIndex> own = all_heads(builder, kBackwardOp, {parts.query, parts.key, parts.value},
                                                {"query gradient, own tokens", "key gradient, own tokens", "value gradient, own tokens"});
   return {.query = own[0], .key = own[1], .value = own[2]};
 }
 
 }  // namespace
+
+void copy_kernel_output(TemplateBuilder& builder, const CoreAttention& core) {
+  builder.pass(kForwardOp, {.name = "attention output copy",
+                            .module = kCoreAttention,
+                            .reads = {core.kernel_output},
+                            .writes = {core.output},
+                            .updates = {},
+                            .holds = {}});
+}
 
 AttentionForm self_attention(const TemplateBuilder& builder, const LayerKind& kind) {
   const DeviceShape& shape = builder.shape();
@@ -487,7 +489,7 @@ CoreAttention core_attention_forward(TemplateBuilder& builder, const AttentionFo
 QkvGradients core_attention_backward(TemplateBuilder& builder, const CoreAttention& core, SlotIndex output_gradient, SlotIndex joint) {
   STEPSIM_CHECK(joint == kNoSlot || writes_joint_gradient(builder.context()));
   if (low_attention(builder.context())) {
-    output_gradient = eight_bit_copies(builder, kBackward, "attention output gradient cast", {output_gradient}).front();
+    output_gradient = eight_bit_copies(builder, kBackwardOp, "attention output gradient cast", {output_gradient}).front();
   }
   if (builder.shape().context == 1) return attention_backward_of(builder, core, output_gradient, joint);
   switch (core.exchange) {

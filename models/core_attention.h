@@ -32,6 +32,9 @@ struct CoreAttention {
 // Key and value are this device's tokens; context-parallel ranks exchange them here and again in backward.
 CoreAttention core_attention_forward(TemplateBuilder&, const AttentionForm&, SlotIndex query, SlotIndex key, SlotIndex value);
 
+// What the projection saves is a copy of the kernel's output.
+void copy_kernel_output(TemplateBuilder&, const CoreAttention&);
+
 // Gradients of query, key and value, of this device's tokens. One kernel can write them into a joint buffer: then `joint` is passed in and
 // returned, the rest is none.
 struct QkvGradients {

@@ -6,8 +6,6 @@ namespace stepsim {
 
 namespace {
 
-constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
-
 // A product, and its bias in a kernel of its own (Megatron-LM layers.py: output = matmul + bias).
 SlotIndex product_forward(TemplateBuilder& builder, Linear& linear, SlotIndex input) {
   const std::string output_name = linear.name + " output";
@@ -20,7 +18,7 @@ SlotIndex product_forward(TemplateBuilder& builder, Linear& linear, SlotIndex in
   linear_forward(builder, linear, input, product);
   const SlotIndex output = builder.activation(output_name, {linear.rows, linear.outputs});
   builder.pass(
-      kForward,
+      kForwardOp,
       {.name = linear.name + " bias", .module = "", .reads = {product, linear.bias.value}, .writes = {output}, .updates = {}, .holds = {}});
   return output;
 }
@@ -75,12 +73,12 @@ CrossGradients cross_attention_backward(TemplateBuilder& builder, const CrossAtt
   const QkvGradients gradients = core_attention_backward(builder, cross.core, context_gradient, kNoSlot);
   builder.set_prefix("");
   const SlotIndex mixed = builder.gradient("cross key and value output gradient", {cross.memory_tokens, 2 * shape.kv_width()});
-  builder.pass(kBackward, {.name = "cross key and value gradient concatenation",  // backward of the split
-                           .module = "",
-                           .reads = {gradients.key, gradients.value},
-                           .writes = {mixed},
-                           .updates = {},
-                           .holds = {}});
+  builder.pass(kBackwardOp, {.name = "cross key and value gradient concatenation",  // backward of the split
+                             .module = "",
+                             .reads = {gradients.key, gradients.value},
+                             .writes = {mixed},
+                             .updates = {},
+                             .holds = {}});
   CrossGradients ends;
   ends.memory = linear_gradient(builder, cross.memory, cross.key_value, mixed);
   ends.input = linear_gradient(builder, cross.input, cross.query, gradients.query);

@@ -8,7 +8,6 @@ namespace stepsim {
 
 namespace {
 
-constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
 constexpr std::int64_t kMostChunks = 10000;
 
 SlotIndex token_slot(TemplateBuilder& builder, const std::string& name, DType dtype) {
@@ -36,19 +35,19 @@ bool is_eager(const TemplateBuilder& builder) { return builder.context().framewo
 bool has_copy(const TemplateBuilder& builder) { return working_dtype(builder) != builder.shape().compute; }
 
 void all_reduce(TemplateBuilder& builder, const std::string& name, SlotIndex slot) {
-  builder.collective(kForward, {.name = name, .module = "", .input = slot});
+  builder.collective(kForwardOp, {.name = name, .module = "", .input = slot});
 }
 
 // Which rank holds the target's logit, and where: Megatron-LM's target_mask and masked_target_1d.
 void mask_targets(TemplateBuilder& builder, CrossEntropy& loss, SlotIndex labels) {
   loss.target_mask = token_slot(builder, "target mask", DType::kUint8);
   loss.masked_target = token_slot(builder, "masked target", DType::kInt64);
-  builder.pass(kForward, {.name = "target mask",
-                          .module = "",
-                          .reads = {labels},
-                          .writes = {loss.target_mask, loss.masked_target},
-                          .updates = {},
-                          .holds = {}});
+  builder.pass(kForwardOp, {.name = "target mask",
+                            .module = "",
+                            .reads = {labels},
+                            .writes = {loss.target_mask, loss.masked_target},
+                            .updates = {},
+                            .holds = {}});
 }
 
 CrossEntropy plain_forward(TemplateBuilder& builder, SlotIndex logits, SlotIndex labels) {
@@ -56,10 +55,11 @@ CrossEntropy plain_forward(TemplateBuilder& builder, SlotIndex logits, SlotIndex
   SlotIndex work = logits;
   if (has_copy(builder)) {
     work = vocabulary_slot(builder, in_place(builder) ? "softmax" : "logits, fp32", SlotKind::kForward, tokens, working_dtype(builder));
-    builder.pass(kForward, {.name = "logits to fp32", .module = "", .reads = {logits}, .writes = {work}, .updates = {}, .holds = {}});
+    builder.pass(kForwardOp, {.name = "logits to fp32", .module = "", .reads = {logits}, .writes = {work}, .updates = {}, .holds = {}});
   }
   const SlotIndex maximum = token_slot(builder, "logits maximum", DType::kFp32);
-  builder.pass(kForward, {.name = "logits maximum", .module = "", .reads = {work}, .writes = {maximum}, .updates = {}, .holds = {logits}});
+  builder.pass(kForwardOp,
+               {.name = "logits maximum", .module = "", .reads = {work}, .writes = {maximum}, .updates = {}, .holds = {logits}});
   all_reduce(builder, "logits maximum all-reduce", maximum);
   CrossEntropy loss;
   mask_targets(builder, loss, labels);
@@ -84,16 +84,16 @@ CrossEntropy plain_forward(TemplateBuilder& builder, SlotIndex logits, SlotIndex
     numerator.reads.push_back(work);
     numerator.writes.push_back(loss.saved);
   }
-  builder.pass(kForward, std::move(numerator));
+  builder.pass(kForwardOp, std::move(numerator));
   all_reduce(builder, "predicted logit all-reduce", predicted);
   all_reduce(builder, "softmax denominator all-reduce", denominator);
   loss.loss = token_slot(builder, "loss", DType::kFp32);
-  builder.pass(kForward, {.name = "softmax",
-                          .module = "",
-                          .reads = {predicted, denominator},
-                          .writes = {loss.loss},
-                          .updates = {loss.saved},
-                          .holds = {logits}});
+  builder.pass(kForwardOp, {.name = "softmax",
+                            .module = "",
+                            .reads = {predicted, denominator},
+                            .writes = {loss.loss},
+                            .updates = {loss.saved},
+                            .holds = {logits}});
   return loss;
 }
 
@@ -103,27 +103,27 @@ CrossEntropy eager_forward(TemplateBuilder& builder, SlotIndex logits, SlotIndex
   SlotIndex work = logits;
   if (has_copy(builder)) {
     work = vocabulary_slot(builder, "logits, fp32", SlotKind::kForward, tokens, working_dtype(builder));
-    builder.pass(kForward, {.name = "logits to fp32", .module = "", .reads = {logits}, .writes = {work}, .updates = {}, .holds = {}});
+    builder.pass(kForwardOp, {.name = "logits to fp32", .module = "", .reads = {logits}, .writes = {work}, .updates = {}, .holds = {}});
   }
   CrossEntropy loss;
   loss.eager = true;
   loss.labels = labels;
   loss.saved = vocabulary_slot(builder, "softmax", SlotKind::kForward, tokens, working_dtype(builder));
-  builder.pass(kForward, {.name = "softmax",
-                          .module = "",
-                          .reads = {work},
-                          .writes = {loss.saved},
-                          .updates = {},
-                          .holds = {logits},
-                          .kernel = MemoryKernel::kSoftmax});
+  builder.pass(kForwardOp, {.name = "softmax",
+                            .module = "",
+                            .reads = {work},
+                            .writes = {loss.saved},
+                            .updates = {},
+                            .holds = {logits},
+                            .kernel = MemoryKernel::kSoftmax});
   loss.loss = token_slot(builder, "loss", DType::kFp32);
-  builder.pass(kForward, {.name = "negative log likelihood",
-                          .module = "",
-                          .reads = {labels},
-                          .writes = {loss.loss},
-                          .updates = {},
-                          .holds = {logits, loss.saved},
-                          .kernel = MemoryKernel::kGather});
+  builder.pass(kForwardOp, {.name = "negative log likelihood",
+                            .module = "",
+                            .reads = {labels},
+                            .writes = {loss.loss},
+                            .updates = {},
+                            .holds = {logits, loss.saved},
+                            .kernel = MemoryKernel::kGather});
   return loss;
 }
 
@@ -139,22 +139,31 @@ Statistics statistics_forward(TemplateBuilder& builder, const std::string& suffi
         {.name = name + suffix, .kind = SlotKind::kForward, .size = {}, .shape = {ranks, 3, tokens}, .dtype = DType::kFp32, .module = ""});
   };
   const SlotIndex own = statistics_slot("softmax statistics", 1);
-  builder.pass(kForward, {.name = "softmax statistics",
-                          .module = "",
-                          .reads = {logits, labels},
-                          .writes = {own},
-                          .updates = {},
-                          .holds = {},
-                          .kernel = MemoryKernel::kSoftmax});
+  builder.pass(kForwardOp, {.name = "softmax statistics",
+                            .module = "",
+                            .reads = {logits, labels},
+                            .writes = {own},
+                            .updates = {},
+                            .holds = {},
+                            .kernel = MemoryKernel::kSoftmax});
   if (builder.shape().ranks == 1) return {.own = own, .all = own};
   const SlotIndex all = statistics_slot("softmax statistics, gathered", builder.shape().ranks);
   builder.collective(
-      kForward, {.name = "softmax statistics all-gather", .module = "", .kind = CollectiveKind::kAllGather, .input = own, .output = all});
+      kForwardOp, {.name = "softmax statistics all-gather", .module = "", .kind = CollectiveKind::kAllGather, .input = own, .output = all});
   return {.own = own, .all = all};
 }
 
-CrossEntropy fused_forward(TemplateBuilder& builder, SlotIndex logits, SlotIndex labels) {
+// The model's output in fp32, where the framework casts it whatever the loss is (InternEvo core/naive_amp.py output_to_fp32).
+SlotIndex cast_output(TemplateBuilder& builder, SlotIndex logits) {
+  if (!builder.context().framework.casts_output || builder.shape().compute == DType::kFp32) return logits;
+  const SlotIndex wide = vocabulary_slot(builder, "logits, fp32", SlotKind::kForward, builder.shape().tokens, DType::kFp32);
+  builder.pass(kForwardOp, {.name = "logits to fp32", .module = "", .reads = {logits}, .writes = {wide}, .updates = {}, .holds = {}});
+  return wide;
+}
+
+CrossEntropy fused_forward(TemplateBuilder& builder, SlotIndex output, SlotIndex labels) {
   const DeviceShape& shape = builder.shape();
+  const SlotIndex logits = cast_output(builder, output);
   CrossEntropy loss;
   const Statistics statistics = statistics_forward(builder, "", shape.tokens, logits, labels);
   if (builder.context().framework.fused_loss_keeps_logits) {
@@ -162,25 +171,25 @@ CrossEntropy fused_forward(TemplateBuilder& builder, SlotIndex logits, SlotIndex
     loss.labels = labels;
     loss.saved = logits;
     loss.loss = token_slot(builder, "loss", DType::kFp32);
-    builder.pass(kForward, {.name = "cross entropy",
-                            .module = "",
-                            .reads = {labels, statistics.all},
-                            .writes = {loss.loss, loss.statistics},
-                            .updates = {},
-                            .holds = {logits},
-                            .kernel = MemoryKernel::kSoftmax});
+    builder.pass(kForwardOp, {.name = "cross entropy",
+                              .module = "",
+                              .reads = {labels, statistics.all},
+                              .writes = {loss.loss, loss.statistics},
+                              .updates = {},
+                              .holds = {logits},
+                              .kernel = MemoryKernel::kSoftmax});
     return loss;
   }
   loss.statistics = statistics.own;
-  loss.saved = vocabulary_slot(builder, "logits gradient", SlotKind::kForward, shape.tokens, shape.compute);
+  loss.saved = vocabulary_slot(builder, "logits gradient", SlotKind::kForward, shape.tokens, builder.slot(logits).dtype);
   loss.loss = token_slot(builder, "loss", DType::kFp32);
-  builder.pass(kForward, {.name = "cross entropy",
-                          .module = "",
-                          .reads = {logits, labels, statistics.all},
-                          .writes = {loss.saved, loss.loss},
-                          .updates = {},
-                          .holds = {},
-                          .kernel = MemoryKernel::kSoftmax});
+  builder.pass(kForwardOp, {.name = "cross entropy",
+                            .module = "",
+                            .reads = {logits, labels, statistics.all},
+                            .writes = {loss.saved, loss.loss},
+                            .updates = {},
+                            .holds = {},
+                            .kernel = MemoryKernel::kSoftmax});
   return loss;
 }
 
@@ -195,7 +204,7 @@ void chunk_forward(TemplateBuilder& builder, const Linear& head, ChunkedHead& ch
   suffix += std::to_string(index);
   const SlotIndex logits = vocabulary_slot(builder, "logits chunk" + suffix, SlotKind::kForward, tokens, shape.compute);
   const Gemm product{.m = tokens, .n = shape.vocab, .k = shape.hidden, .dtype = shape.compute, .transpose_a = true};
-  builder.gemm(kForward, head.name, "", product, {input, head.weight.value}, logits);
+  builder.gemm(kForwardOp, head.name, "", product, {input, head.weight.value}, logits);
   const SlotIndex label_view = builder.add({.name = "labels chunk" + suffix,
                                             .kind = SlotKind::kBatch,
                                             .size = {},
@@ -216,7 +225,7 @@ void chunk_forward(TemplateBuilder& builder, const Linear& head, ChunkedHead& ch
                       .holds = {},
                       .after = {}};
   (first ? gradient.writes : gradient.updates).push_back(chunked.loss);
-  builder.op(kForward, std::move(gradient));
+  builder.op(kForwardOp, std::move(gradient));
   TemplateOp input_gradient{.name = head.name + " input gradient",
                             .module = "",
                             .work = Gemm{.m = tokens, .n = shape.hidden, .k = shape.vocab, .dtype = shape.compute},
@@ -226,7 +235,7 @@ void chunk_forward(TemplateBuilder& builder, const Linear& head, ChunkedHead& ch
                             .holds = {},
                             .after = {}};
   (first ? input_gradient.writes : input_gradient.updates).push_back(chunked.input_gradient);
-  builder.op(kForward, std::move(input_gradient));
+  builder.op(kForwardOp, std::move(input_gradient));
   const Gemm weight{.m = shape.vocab,
                     .n = shape.hidden,
                     .k = tokens,
@@ -234,27 +243,27 @@ void chunk_forward(TemplateBuilder& builder, const Linear& head, ChunkedHead& ch
                     .transpose_b = true,
                     .accumulate_fp32 = shape.gradient == DType::kFp32,
                     .accumulate = builder.adds_to_gradients()};
-  builder.gemm(kForward, head.name + " weight gradient", "", weight, {logits, input}, head.weight.gradient);
+  builder.gemm(kForwardOp, head.name + " weight gradient", "", weight, {logits, input}, head.weight.gradient);
 }
 
 // Of F.cross_entropy: nll_loss and log_softmax are functions of their own, each with an fp32 gradient of all logits.
 SlotIndex eager_backward(TemplateBuilder& builder, const CrossEntropy& loss) {
   const std::int64_t tokens = builder.shape().tokens;
   const SlotIndex outer = vocabulary_slot(builder, "log-softmax gradient", SlotKind::kGradient, tokens, working_dtype(builder));
-  builder.pass(kBackward, {.name = "negative log likelihood backward",
-                           .module = "",
-                           .reads = loss.eager ? std::vector<SlotIndex>{loss.labels} : std::vector{loss.target_mask, loss.masked_target},
-                           .writes = {outer},
-                           .updates = {},
-                           .holds = {}});
+  builder.pass(kBackwardOp, {.name = "negative log likelihood backward",
+                             .module = "",
+                             .reads = loss.eager ? std::vector<SlotIndex>{loss.labels} : std::vector{loss.target_mask, loss.masked_target},
+                             .writes = {outer},
+                             .updates = {},
+                             .holds = {}});
   const SlotIndex gradient = vocabulary_slot(builder, "softmax gradient", SlotKind::kGradient, tokens, working_dtype(builder));
-  builder.pass(kBackward, {.name = "cross entropy backward",
-                           .module = "",
-                           .reads = {outer, loss.saved},
-                           .writes = {gradient},
-                           .updates = {},
-                           .holds = {},
-                           .kernel = MemoryKernel::kSoftmax});
+  builder.pass(kBackwardOp, {.name = "cross entropy backward",
+                             .module = "",
+                             .reads = {outer, loss.saved},
+                             .writes = {gradient},
+                             .updates = {},
+                             .holds = {},
+                             .kernel = MemoryKernel::kSoftmax});
   return gradient;
 }
 
@@ -274,7 +283,7 @@ SlotIndex plain_backward(TemplateBuilder& builder, const CrossEntropy& loss) {
     pass.reads.push_back(loss.saved);
     pass.writes = {gradient};
   }
-  builder.pass(kBackward, std::move(pass));
+  builder.pass(kBackwardOp, std::move(pass));
   return gradient;
 }
 
@@ -286,35 +295,46 @@ CrossEntropy cross_entropy_forward(TemplateBuilder& builder, SlotIndex logits, S
   return whole_rows && is_eager(builder) ? eager_forward(builder, logits, labels) : plain_forward(builder, logits, labels);
 }
 
+// Of the gradient that a fused loss made in place of what it saved.
+static SlotIndex narrow_gradient(TemplateBuilder& builder, SlotIndex gradient) {
+  const DeviceShape& shape = builder.shape();
+  if (builder.slot(gradient).dtype == shape.compute) return gradient;
+  const SlotIndex narrow = vocabulary_slot(builder, "output gradient", SlotKind::kGradient, shape.tokens, shape.compute);
+  builder.pass(kBackwardOp,
+               {.name = "output gradient cast", .module = "", .reads = {gradient}, .writes = {narrow}, .updates = {}, .holds = {}});
+  return narrow;
+}
+
 SlotIndex cross_entropy_backward(TemplateBuilder& builder, const CrossEntropy& loss) {
   const DeviceShape& shape = builder.shape();
   if (loss.labels != kNoSlot && !loss.eager) {  // fused: the gradient overwrites the logits
-    builder.pass(kBackward, {.name = "cross entropy backward",
-                             .module = "",
-                             .reads = {loss.statistics, loss.labels},
-                             .writes = {},
-                             .updates = {loss.saved},
-                             .holds = {},
-                             .kernel = MemoryKernel::kSoftmax});
-    return loss.saved;
+    builder.pass(kBackwardOp, {.name = "cross entropy backward",
+                               .module = "",
+                               .reads = {loss.statistics, loss.labels},
+                               .writes = {},
+                               .updates = {loss.saved},
+                               .holds = {},
+                               .kernel = MemoryKernel::kSoftmax});
+    return narrow_gradient(builder, loss.saved);
   }
   if (loss.target_mask == kNoSlot && !loss.eager) {  // fused: the gradient is there, scaled by that of the loss
     builder.pass(
-        kBackward,
+        kBackwardOp,
         {.name = "cross entropy backward", .module = "", .reads = {}, .writes = {}, .updates = {loss.saved}, .holds = {loss.statistics}});
-    return loss.saved;
+    return narrow_gradient(builder, loss.saved);
   }
   const bool eager = is_eager(builder);
   const SlotIndex gradient = eager ? eager_backward(builder, loss) : plain_backward(builder, loss);
   if (!has_copy(builder)) return gradient;
   const SlotIndex cast = vocabulary_slot(builder, "logits gradient", SlotKind::kGradient, shape.tokens, shape.compute);
-  builder.pass(kBackward, {.name = "logits gradient cast",
-                           .module = "",
-                           .reads = {gradient},
-                           .writes = {cast},
-                           .updates = {},
-                           // Saved tensors live until the function's backward returns: the cast is a function of its own where it is eager.
-                           .holds = eager ? std::vector<SlotIndex>{} : std::vector<SlotIndex>{loss.saved}});
+  builder.pass(kBackwardOp,
+               {.name = "logits gradient cast",
+                .module = "",
+                .reads = {gradient},
+                .writes = {cast},
+                .updates = {},
+                // Saved tensors live until the function's backward returns: the cast is a function of its own where it is eager.
+                .holds = eager ? std::vector<SlotIndex>{} : std::vector<SlotIndex>{loss.saved}});
   return cast;
 }
 

@@ -107,6 +107,15 @@ void set_work(OpGraphBuilder& builder, const ReplicaGroup& group, bool shards, b
   bucket.over_instances_kind = label("gradient all-reduce over instances", "expert gradient all-reduce over instances");
 }
 
+// torch's _flatten_dense_tensors and its reverse, each a kernel (InternEvo hybrid_zero_optim.py TensorBucket flatten, unflatten_and_copy).
+void add_copies(OpGraphBuilder& builder, GradientBucket& bucket) {
+  Bytes size;
+  for (const Tensor& tensor : bucket.gradients) size += tensor.size;
+  bucket.copy = builder.work(MemoryBound{.read = size, .written = size});
+  bucket.copy_in = builder.label("gradient bucket flatten");
+  bucket.copy_out = builder.label("gradient bucket copy back");
+}
+
 }  // namespace
 
 // Megatron-LM's orders of ranks, tp-cp-dp-pp and, of experts, etp-ep-dp-pp.
@@ -118,14 +127,18 @@ ReplicaGroup replica_group(const ParallelLayout& parallel, bool experts) {
 bool has_replicas(const ParallelLayout& parallel) { return parallel.replicas() > 1 || parallel.expert_replicas() > 1; }
 
 std::vector<GradientBucket> gradient_buckets(OpGraphBuilder& builder, const ChunkStamps& stamps, std::span<const UnitResidents> residents,
-                                             const ParallelLayout& parallel) {
+                                             const ParallelLayout& parallel, const FrameworkPreset& framework) {
   std::vector<GradientBucket> buckets;
   for (const bool experts : {false, true}) {
     const ReplicaGroup group = replica_group(parallel, experts);
     if (group.ranks == 1) continue;
     const std::size_t before = buckets.size();
     add_buckets(stamps, residents, *parallel.bucket, experts, buckets);
-    for (std::size_t each = before; each < buckets.size(); ++each) set_work(builder, group, parallel.zero >= 1, experts, buckets[each]);
+    const bool shards = parallel.zero >= 1 && !framework.reduces_to_all;
+    for (std::size_t each = before; each < buckets.size(); ++each) {
+      set_work(builder, group, shards, experts, buckets[each]);
+      if (framework.flattens_buckets) add_copies(builder, buckets[each]);
+    }
   }
   std::stable_sort(buckets.begin(), buckets.end(), [](const GradientBucket& a, const GradientBucket& b) {
     return a.unit != b.unit ? a.unit > b.unit : a.backward_op < b.backward_op;

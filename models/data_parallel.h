@@ -32,12 +32,16 @@ struct GradientBucket {
   LabelId kind;
   WorkId over_instances;  // then the own shard's sum over optimizer instances; none: there is one
   LabelId over_instances_kind;
+  WorkId copy;  // of its gradients into one tensor before, and out of it behind; none: there is no such tensor
+  LabelId copy_in, copy_out;
   std::vector<Tensor> gradients;  // views of storages of the graph
 };
 
 // Parameters in the reverse of their order, a bucket closed as soon as it holds `bucket` bytes; routed experts' are in buckets of their own
-// (Megatron-LM). Zero 0 and 1. Buckets of one model chunk; in the order in which they are closed.
-std::vector<GradientBucket> gradient_buckets(OpGraphBuilder&, const ChunkStamps&, std::span<const UnitResidents>, const ParallelLayout&);
+// (Megatron-LM). Zero 0 and 1. Buckets of one model chunk; in the order in which they are closed. The tensor into which a preset flattens a
+// bucket is not among the storages.
+std::vector<GradientBucket> gradient_buckets(OpGraphBuilder&, const ChunkStamps&, std::span<const UnitResidents>, const ParallelLayout&,
+                                             const FrameworkPreset&);
 
 // One unit of a chunk (embedding, layer, head). Sizes of all ranks together unless a shard is named.
 struct ShardedUnit {

@@ -7,8 +7,6 @@ namespace stepsim {
 
 namespace {
 
-constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
-
 // Slots and kernels of one way.
 class Kernels {
  public:
@@ -20,7 +18,7 @@ class Kernels {
         slot_module_(std::move(slot_module)) {}
 
   SlotIndex slot(const std::string& name, std::vector<std::int64_t> shape, DType dtype) {
-    const bool forward = direction_ == kForward;
+    const bool forward = direction_ == kForwardOp;
     return builder_.add({.name = prefix_ + name,
                          .kind = forward ? SlotKind::kForward : SlotKind::kGradient,
                          .size = {},
@@ -80,7 +78,7 @@ ScaleGradients scale_backward(Kernels& kernels, const ExpertActivation& activati
 void eager_activation_forward(TemplateBuilder& builder, ExpertActivation& activation) {
   const DType dtype = builder.shape().compute;
   const std::vector<std::int64_t> shape = {activation.rows, activation.ffn};
-  Kernels kernels(builder, kForward, activation.prefix, activation.module, activation.activation_module);
+  Kernels kernels(builder, kForwardOp, activation.prefix, activation.module, activation.activation_module);
   activation.clamped_gate = kernels.made("gate clamp", {activation.gate}, "clamped gate", shape, dtype);
   const SlotIndex clamped_up = kernels.made("up clamp", {activation.up}, "clamped up", shape, dtype);
   activation.activated_gate = kernels.made("gate activation", {activation.clamped_gate}, "activated gate", shape, dtype);
@@ -97,7 +95,7 @@ ExpertActivationGradients eager_activation_backward(TemplateBuilder& builder, co
                                                     SlotIndex output_gradient) {
   const DType dtype = builder.shape().compute;
   const std::vector<std::int64_t> shape = {activation.rows, activation.ffn};
-  Kernels kernels(builder, kBackward, activation.prefix, activation.module, "");
+  Kernels kernels(builder, kBackwardOp, activation.prefix, activation.module, "");
   ExpertActivationGradients gradients;
   SlotIndex product = output_gradient;
   if (activation.probabilities != kNoSlot) {
@@ -120,7 +118,7 @@ ExpertActivationGradients eager_activation_backward(TemplateBuilder& builder, co
 
 SlotIndex eager_bias_forward(TemplateBuilder& builder, const ExpertBias& bias, SlotIndex product) {
   const std::vector<std::int64_t> shape = builder.slot(product).shape;
-  Kernels kernels(builder, kForward, bias.name + " ", bias.module, "");
+  Kernels kernels(builder, kForwardOp, bias.name + " ", bias.module, "");
   const SlotIndex scaled = kernels.made("bias product", {bias.bias.value, bias.probabilities}, "scaled bias", shape, DType::kFp32);
   const SlotIndex sum = kernels.made("bias", {product, scaled}, "biased output, fp32", shape, DType::kFp32);
   const SlotIndex joined = kernels.made("bias concatenation", {sum}, "biased output, joined", shape, DType::kFp32);
@@ -130,16 +128,16 @@ SlotIndex eager_bias_forward(TemplateBuilder& builder, const ExpertBias& bias, S
 ExpertBiasGradients eager_bias_backward(TemplateBuilder& builder, const ExpertBias& bias, SlotIndex output_gradient) {
   const std::vector<std::int64_t> shape = builder.slot(output_gradient).shape;
   const DType dtype = builder.shape().compute;
-  Kernels kernels(builder, kBackward, bias.name + " ", bias.module, "");
+  Kernels kernels(builder, kBackwardOp, bias.name + " ", bias.module, "");
   ExpertBiasGradients gradients;
   const SlotIndex wide = kernels.made("bias cast backward", {output_gradient}, "biased output gradient, fp32", shape, DType::kFp32);
   const SlotIndex terms = kernels.made("bias gradient terms", {wide, bias.probabilities}, "bias gradient terms", shape, DType::kFp32);
-  builder.pass(kBackward, {.name = bias.name + " bias gradient",
-                           .module = bias.module,
-                           .reads = {terms},
-                           .writes = {},
-                           .updates = {bias.bias.gradient},
-                           .holds = {}});
+  builder.pass(kBackwardOp, {.name = bias.name + " bias gradient",
+                             .module = bias.module,
+                             .reads = {terms},
+                             .writes = {},
+                             .updates = {bias.bias.gradient},
+                             .holds = {}});
   const SlotIndex products = kernels.made("bias probability terms", {wide, bias.bias.value}, "bias probability terms", shape, DType::kFp32);
   gradients.probabilities = kernels.made("bias probability sum", {products}, "bias probability gradient", {shape.front()}, DType::kFp32);
   const SlotIndex narrow = kernels.made("bias backward cast", {wide}, "product gradient", shape, dtype);

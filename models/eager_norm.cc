@@ -7,8 +7,6 @@ namespace stepsim {
 
 namespace {
 
-constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
-
 SlotIndex wide(TemplateBuilder& builder, const NormBlock& norm, SlotKind kind, const std::string& name) {
   return builder.add({.name = norm.name + " " + name,
                       .kind = kind,
@@ -40,59 +38,59 @@ bool is_eager_norm(const TemplateContext& context) {
 void eager_norm_forward(TemplateBuilder& builder, NormBlock& norm, const std::string& output_module) {
   const std::vector<std::int64_t> shape = builder.slot(norm.input).shape;
   norm.copy = wide(builder, norm, SlotKind::kForward, "input, fp32");
-  kernel(builder, kForward, norm.name + " cast", {norm.input}, {norm.copy});
+  kernel(builder, kForwardOp, norm.name + " cast", {norm.input}, {norm.copy});
   const SlotIndex squares = wide(builder, norm, SlotKind::kForward, "squares");
-  kernel(builder, kForward, norm.name + " squares", {norm.copy}, {squares});
+  kernel(builder, kForwardOp, norm.name + " squares", {norm.copy}, {squares});
   norm.statistics = builder.add({.name = norm.name + " statistics",
                                  .kind = SlotKind::kForward,
                                  .size = {},
                                  .shape = {1, shape.front()},
                                  .dtype = DType::kFp32,
                                  .module = ""});
-  kernel(builder, kForward, norm.name + " mean", {squares}, {norm.statistics});
+  kernel(builder, kForwardOp, norm.name + " mean", {squares}, {norm.statistics});
   const SlotIndex product = wide(builder, norm, SlotKind::kForward, "normalised, fp32");
-  kernel(builder, kForward, norm.name + " product", {norm.copy, norm.statistics}, {product});
+  kernel(builder, kForwardOp, norm.name + " product", {norm.copy, norm.statistics}, {product});
   norm.normalised = builder.activation(norm.name + " normalised", shape);
-  kernel(builder, kForward, norm.name + " cast back", {product}, {norm.normalised});
+  kernel(builder, kForwardOp, norm.name + " cast back", {product}, {norm.normalised});
   norm.output = builder.activation(norm.name + " output", shape, output_module);
-  kernel(builder, kForward, norm.name, {norm.normalised, norm.weight.value}, {norm.output});
+  kernel(builder, kForwardOp, norm.name, {norm.normalised, norm.weight.value}, {norm.output});
 }
 
 SlotIndex eager_norm_backward(TemplateBuilder& builder, const NormBlock& norm, SlotIndex output_gradient) {
   const std::vector<std::int64_t> shape = builder.slot(norm.input).shape;
   const SlotIndex normalised = builder.gradient(norm.name + " normalised gradient", shape);
-  kernel(builder, kBackward, norm.name + " backward", {output_gradient, norm.weight.value}, {normalised});
+  kernel(builder, kBackwardOp, norm.name + " backward", {output_gradient, norm.weight.value}, {normalised});
   if (norm.weight.gradient != kNoSlot) {
     const SlotIndex factors = builder.gradient(norm.name + " weight gradient by token", shape);
-    kernel(builder, kBackward, norm.name + " weight gradient product", {output_gradient, norm.normalised}, {factors});
-    builder.pass(kBackward, {.name = norm.name + " weight gradient",
-                             .module = "",
-                             .reads = {factors},
-                             .writes = {},
-                             .updates = {norm.weight.gradient},
-                             .holds = {},
-                             .kernel = MemoryKernel::kUnfused});
+    kernel(builder, kBackwardOp, norm.name + " weight gradient product", {output_gradient, norm.normalised}, {factors});
+    builder.pass(kBackwardOp, {.name = norm.name + " weight gradient",
+                               .module = "",
+                               .reads = {factors},
+                               .writes = {},
+                               .updates = {norm.weight.gradient},
+                               .holds = {},
+                               .kernel = MemoryKernel::kUnfused});
   }
   const SlotIndex product = wide(builder, norm, SlotKind::kGradient, "normalised gradient, fp32");
-  kernel(builder, kBackward, norm.name + " cast back backward", {normalised}, {product});
+  kernel(builder, kBackwardOp, norm.name + " cast back backward", {normalised}, {product});
   const SlotIndex direct = wide(builder, norm, SlotKind::kGradient, "direct gradient");
-  kernel(builder, kBackward, norm.name + " product backward", {product, norm.statistics}, {direct});
+  kernel(builder, kBackwardOp, norm.name + " product backward", {product, norm.statistics}, {direct});
   const SlotIndex by_token = wide(builder, norm, SlotKind::kGradient, "statistics gradient by value");
-  kernel(builder, kBackward, norm.name + " mean backward", {product, norm.copy}, {by_token});
+  kernel(builder, kBackwardOp, norm.name + " mean backward", {product, norm.copy}, {by_token});
   const SlotIndex squares = wide(builder, norm, SlotKind::kGradient, "squares gradient");
-  kernel(builder, kBackward, norm.name + " squares backward", {by_token, norm.copy, norm.statistics}, {squares});
+  kernel(builder, kBackwardOp, norm.name + " squares backward", {by_token, norm.copy, norm.statistics}, {squares});
   const SlotIndex sum = wide(builder, norm, SlotKind::kGradient, "input gradient, fp32");
-  kernel(builder, kBackward, norm.name + " gradient sum", {direct, squares}, {sum});
+  kernel(builder, kBackwardOp, norm.name + " gradient sum", {direct, squares}, {sum});
   const SlotIndex gradient = builder.gradient(norm.name + " input gradient", shape);
   // A block's input stays beside its copy (spec/accuracy.md B.5 counts it among what is saved).
   const bool block_input = builder.slot(norm.input).kind == SlotKind::kInput;
-  builder.pass(kBackward, {.name = norm.name + " cast backward",
-                           .module = "",
-                           .reads = {sum},
-                           .writes = {gradient},
-                           .updates = {},
-                           .holds = block_input ? std::vector<SlotIndex>{norm.input} : std::vector<SlotIndex>{},
-                           .kernel = MemoryKernel::kUnfused});
+  builder.pass(kBackwardOp, {.name = norm.name + " cast backward",
+                             .module = "",
+                             .reads = {sum},
+                             .writes = {gradient},
+                             .updates = {},
+                             .holds = block_input ? std::vector<SlotIndex>{norm.input} : std::vector<SlotIndex>{},
+                             .kernel = MemoryKernel::kUnfused});
   return gradient;
 }
 

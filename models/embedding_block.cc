@@ -6,8 +6,6 @@ namespace stepsim {
 
 namespace {
 
-constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
-
 std::int64_t position_rows(const TemplateContext& context) {
   return context.model.positions_follow_sequence ? context.training.sequence : context.model.max_positions;
 }
@@ -32,7 +30,7 @@ SlotIndex added_rows(TemplateBuilder& builder, const std::string& name, const st
                 .holds = {},
                 .after = {}};
   if (ids != kNoSlot) op.reads.push_back(ids);
-  builder.op(kForward, std::move(op));
+  builder.op(kForwardOp, std::move(op));
   return sum;
 }
 
@@ -46,21 +44,21 @@ SlotIndex word_rows(TemplateBuilder& builder, EmbeddingBlock& block, bool scatte
   const DeviceShape& shape = builder.shape();
   const SlotIndex words = builder.activation("word embeddings", {shape.tokens, shape.hidden});
   const Bytes rows = builder.size(words);
-  builder.op(kForward, {.name = "embedding",
-                        .module = "",
-                        .work = MemoryBound{.read = builder.size(block.tokens) + rows, .written = rows, .kernel = MemoryKernel::kGather},
-                        .reads = {block.tokens, block.words.value},
-                        .writes = {words},
-                        .updates = {},
-                        .holds = {},
-                        .after = {}});
+  builder.op(kForwardOp, {.name = "embedding",
+                          .module = "",
+                          .work = MemoryBound{.read = builder.size(block.tokens) + rows, .written = rows, .kernel = MemoryKernel::kGather},
+                          .reads = {block.tokens, block.words.value},
+                          .writes = {words},
+                          .updates = {},
+                          .holds = {},
+                          .after = {}});
   if (!scattered) {
-    builder.collective(kForward, {.name = "embedding all-reduce", .module = "", .input = words});
+    builder.collective(kForwardOp, {.name = "embedding all-reduce", .module = "", .input = words});
     return words;
   }
   const SlotIndex local = builder.activation("word embeddings, scattered", {shape.local_tokens, shape.hidden});
   builder.collective(
-      kForward,
+      kForwardOp,
       {.name = "embedding reduce-scatter", .module = "", .kind = CollectiveKind::kReduceScatter, .input = words, .output = local});
   return local;
 }
@@ -84,14 +82,14 @@ SlotIndex add_tables(TemplateBuilder& builder, EmbeddingBlock& block, const Embe
   }
   if (!shape.sequence_parallel) return sum;
   const SlotIndex local = builder.activation("embeddings, own part", {shape.local_tokens, shape.hidden});
-  builder.op(kForward, {.name = "embedding scatter",
-                        .module = "",
-                        .work = MemoryBound{.read = builder.size(local), .written = builder.size(local)},
-                        .reads = {sum},
-                        .writes = {local},
-                        .updates = {},
-                        .holds = {},
-                        .after = {}});
+  builder.op(kForwardOp, {.name = "embedding scatter",
+                          .module = "",
+                          .work = MemoryBound{.read = builder.size(local), .written = builder.size(local)},
+                          .reads = {sum},
+                          .writes = {local},
+                          .updates = {},
+                          .holds = {},
+                          .after = {}});
   return local;
 }
 
@@ -112,7 +110,7 @@ void dropout_forward(TemplateBuilder& builder, EmbeddingBlock& block, const char
                               .module = ""});
     pass.writes.push_back(block.mask);
   }
-  builder.pass(kForward, std::move(pass));
+  builder.pass(kForwardOp, std::move(pass));
 }
 
 SlotIndex dropout_backward(TemplateBuilder& builder, const EmbeddingBlock& block, SlotIndex output_gradient) {
@@ -122,7 +120,7 @@ SlotIndex dropout_backward(TemplateBuilder& builder, const EmbeddingBlock& block
   KernelPass pass{
       .name = "embedding dropout backward", .module = "", .reads = {output_gradient}, .writes = {gradient}, .updates = {}, .holds = {}};
   if (block.mask != kNoSlot) pass.reads.push_back(block.mask);
-  builder.pass(kBackward, std::move(pass));
+  builder.pass(kBackwardOp, std::move(pass));
   return gradient;
 }
 
@@ -131,7 +129,7 @@ SlotIndex whole_gradient(TemplateBuilder& builder, SlotIndex local) {
   if (!shape.sequence_parallel) return local;
   const SlotIndex whole = builder.gathered("embedding gradient, gathered", {shape.tokens, shape.hidden});
   builder.collective(
-      kBackward,
+      kBackwardOp,
       {.name = "embedding gradient all-gather", .module = "", .kind = CollectiveKind::kAllGather, .input = local, .output = whole});
   return whole;
 }
@@ -144,14 +142,14 @@ void table_backward(TemplateBuilder& builder, const std::string& name, const Wei
   const Bytes touched = size_of(rows * shape.hidden, shape.gradient);
   MemoryBound work{.read = touched, .written = touched, .kernel = kernel};
   for (const SlotIndex slot : reads) work.read += builder.size(slot);
-  builder.op(kBackward, {.name = name,
-                         .module = "",
-                         .work = work,
-                         .reads = std::move(reads),
-                         .writes = {},
-                         .updates = {table.gradient},
-                         .holds = {},
-                         .after = {}});
+  builder.op(kBackwardOp, {.name = name,
+                           .module = "",
+                           .work = work,
+                           .reads = std::move(reads),
+                           .writes = {},
+                           .updates = {table.gradient},
+                           .holds = {},
+                           .after = {}});
 }
 
 }  // namespace

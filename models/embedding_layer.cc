@@ -11,10 +11,11 @@ LayerTemplate embedding_layer(const TemplateContext& context) {
   TemplateBuilder builder("embedding", context);
   const DeviceShape& shape = builder.shape();
   const EmbeddingBlock block = embedding_forward(builder, {});
-  add_held_batch(builder, "token ids");
+  const bool measures = metrics_follow_backward(context);  // those read the labels here
+  add_held_batch(builder, "token ids", measures ? "labels" : "");
   const SlotIndex output_gradient = builder.input("output gradient", {shape.local_tokens, shape.hidden});
   embedding_backward(builder, block, output_gradient);
-  if (metrics_follow_backward(context)) {
+  if (measures) {
     const SlotIndex labels = builder.add(
         {.name = "labels", .kind = SlotKind::kBatch, .size = {}, .shape = {shape.tokens}, .dtype = DType::kInt64, .module = ""});
     add_metrics(builder, Direction::kBackward, metric_logits(builder), labels);

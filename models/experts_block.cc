@@ -6,8 +6,6 @@ namespace stepsim {
 
 namespace {
 
-constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
-constexpr const char* kModule = "moe";
 constexpr const char* kShared = "shared_experts";
 
 MlpForm routed_form(const TemplateBuilder& builder, const Dispatch& dispatch, bool by_row) {
@@ -15,7 +13,7 @@ MlpForm routed_form(const TemplateBuilder& builder, const Dispatch& dispatch, bo
   const ExpertsSpec& experts = context.model.experts;
   STEPSIM_CHECK(experts.ffn_hidden % dispatch.rows.expert_tensor == 0);
   return {.prefix = "experts ",
-          .module = kModule,
+          .module = kExpertsModule,
           .activation_module = "moe,moe_act",
           .ffn = experts.ffn_hidden / dispatch.rows.expert_tensor,
           .rows = dispatch.rows.rows,
@@ -51,13 +49,31 @@ SlotIndex gate_forward(TemplateBuilder& builder, SharedExperts& shared, SlotInde
   shared.logits = builder.activation("shared experts gate logits", {shape.local_tokens, 1}, kShared);
   linear_forward(builder, shared.gate, input, shared.logits);
   const SlotIndex gated = builder.activation("shared experts gated output", {shape.local_tokens, shape.hidden}, kShared);
-  builder.pass(kForward, {.name = "shared experts gating",
-                          .module = kShared,
-                          .reads = {shared.output, shared.logits},
-                          .writes = {gated},
-                          .updates = {},
-                          .holds = {}});
+  builder.pass(kForwardOp, {.name = "shared experts gating",
+                            .module = kShared,
+                            .reads = {shared.output, shared.logits},
+                            .writes = {gated},
+                            .updates = {},
+                            .holds = {}});
   return gated;
+}
+
+// Below 16 bits Transformer Engine's products want each expert's rows in multiples of 16 or 32, which random loads are not: they are copied
+// with padding before the experts and without it behind them (Megatron-LM moe/experts.py TEGroupedMLP.forward: quantization_padding,
+// quantization_unpadding; TE module/fp8_padding.py, a copy of all rows). HybridEP's permutation pads by itself (token_dispatcher.py
+// _HybridEPManager.dispatch: pad_multiple); the router could (moe_router_padding_for_fp8: off in the recipes).
+bool pads_rows(const TemplateBuilder& builder, const ExpertRows& rows) {
+  const TemplateContext& context = builder.context();
+  const bool hybrid = rows.group() > 1 && context.parallel.dispatcher == Dispatcher::kHybridEp && context.framework.fused_permutation;
+  return builder.low_precision() && context.framework.expert_streams > 0 && !context.framework.fused_expert_mlp && !hybrid;
+}
+
+// The rows themselves where they are not padded.
+SlotIndex copied_rows(TemplateBuilder& builder, Direction direction, const ExpertRows& sizes, const std::string& name, SlotIndex rows) {
+  if (!pads_rows(builder, sizes)) return rows;
+  const SlotIndex copied = builder.made(direction, name + " rows", builder.slot(rows).shape, kExpertsModule);
+  builder.pass(direction, {.name = name, .module = kExpertsModule, .reads = {rows}, .writes = {copied}, .updates = {}, .holds = {}});
+  return copied;
 }
 
 // Returns this device's part of the shared experts' output.
@@ -78,12 +94,12 @@ SharedGradients shared_backward(TemplateBuilder& builder, const SharedExperts& s
   if (shared.gate.weight.present()) {
     output = builder.gradient("shared experts output gradient", builder.slot(shared.output).shape);
     const SlotIndex logits = builder.gradient("shared experts gate logits gradient", builder.slot(shared.logits).shape);
-    builder.pass(kBackward, {.name = "shared experts gating backward",
-                             .module = kShared,
-                             .reads = {output_gradient, shared.output, shared.logits},
-                             .writes = {output, logits},
-                             .updates = {},
-                             .holds = {}});
+    builder.pass(kBackwardOp, {.name = "shared experts gating backward",
+                               .module = kShared,
+                               .reads = {output_gradient, shared.output, shared.logits},
+                               .writes = {output, logits},
+                               .updates = {},
+                               .holds = {}});
     gradients.gate_input = row_backward(builder, shared.gate, input, logits);
   }
   const SlotIndex whole = gathered_gradient(builder, "shared experts output", kShared, output);
@@ -93,8 +109,9 @@ SharedGradients shared_backward(TemplateBuilder& builder, const SharedExperts& s
 
 // `sum` += `added`.
 void add_gradient(TemplateBuilder& builder, SlotIndex added, SlotIndex sum) {
-  builder.pass(kBackward,
-               {.name = "experts input gradient sum", .module = kModule, .reads = {added}, .writes = {}, .updates = {sum}, .holds = {}});
+  builder.pass(
+      kBackwardOp,
+      {.name = "experts input gradient sum", .module = kExpertsModule, .reads = {added}, .writes = {}, .updates = {sum}, .holds = {}});
 }
 
 }  // namespace
@@ -109,23 +126,28 @@ ExpertsBlock experts_forward(TemplateBuilder& builder, SlotIndex input) {
   SlotIndex shared = kNoSlot;
   if (block.has_shared) shared = shared_forward(builder, block.shared, input);
   block.dispatch = dispatch_forward(builder, router, input, block.probabilities_by_row);
-  const SlotIndex rows = block.dispatch.input;
+  const SlotIndex rows = copied_rows(builder, kForwardOp, block.dispatch.rows, "experts input padding", block.dispatch.input);
   const ColumnInput permuted{.name = "experts input", .product = rows, .saved = rows};
   block.mlp = mlp_forward(builder, routed_form(builder, block.dispatch, block.probabilities_by_row), permuted);
-  const SlotIndex routed = combine_forward(builder, block.dispatch, block.mlp.output, block.probabilities_by_row);
+  const SlotIndex made = copied_rows(builder, kForwardOp, block.dispatch.rows, "experts output unpadding", block.mlp.output);
+  const SlotIndex routed = combine_forward(builder, block.dispatch, made, block.probabilities_by_row);
   block.output = routed;
   if (!block.has_shared) return block;
-  block.output = builder.activation("experts sum", {builder.shape().local_tokens, builder.shape().hidden}, kModule);
-  builder.pass(kForward,
-               {.name = "experts sum", .module = kModule, .reads = {routed, shared}, .writes = {block.output}, .updates = {}, .holds = {}});
+  block.output = builder.activation("experts sum", {builder.shape().local_tokens, builder.shape().hidden}, kExpertsModule);
+  builder.pass(
+      kForwardOp,
+      {.name = "experts sum", .module = kExpertsModule, .reads = {routed, shared}, .writes = {block.output}, .updates = {}, .holds = {}});
   return block;
 }
 
 SlotIndex experts_backward(TemplateBuilder& builder, const ExpertsBlock& block, SlotIndex output_gradient) {
   const CombineGradients combined = combine_backward(builder, block.dispatch, output_gradient, block.probabilities_by_row);
-  const ExpertGradients experts = expert_mlp_backward(builder, block.mlp, combined.expert_output);
+  const ExpertRows& sizes = block.dispatch.rows;
+  const SlotIndex output = copied_rows(builder, kBackwardOp, sizes, "experts output unpadding backward", combined.expert_output);
+  const ExpertGradients experts = expert_mlp_backward(builder, block.mlp, output);
+  const SlotIndex input = copied_rows(builder, kBackwardOp, sizes, "experts input padding backward", experts.input);
   const SlotIndex by_row = block.probabilities_by_row ? experts.probabilities : combined.row_probabilities;
-  const DispatchGradients dispatched = dispatch_backward(builder, block.dispatch, experts.input, by_row);
+  const DispatchGradients dispatched = dispatch_backward(builder, block.dispatch, input, by_row);
   const SlotIndex probabilities = by_row != kNoSlot ? dispatched.probabilities : combined.probabilities;
   const SlotIndex sum = router_backward(builder, block.dispatch.router, probabilities);
   add_gradient(builder, dispatched.input, sum);

@@ -11,9 +11,6 @@ namespace stepsim {
 
 namespace {
 
-constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
-constexpr const char* kModule = "moe";
-
 enum class Route : std::uint8_t { kLocal, kAllGather, kAllToAll, kDeepEp, kHybridEp };
 
 Route route_of(const TemplateBuilder& builder, const ExpertRows& rows) {
@@ -36,23 +33,17 @@ bool merges_table(Route route) { return route == Route::kLocal || route == Route
 
 // Rounded up; what no device holds stays a number that no tensor may have.
 std::int64_t rounded_up(double rows) { return static_cast<std::int64_t>(std::ceil(std::clamp(rows, 1.0, 4e18))); }
-double as_double(std::int64_t value) { return static_cast<double>(value); }
 
-// Expert-parallel ranks that a token goes to. Of `reachable` experts top_k are chosen without order: one rank's experts are all missed with
-// probability (reachable - local) / reachable x (reachable - local - 1) / (reachable - 1) x ...
-double ranks_of_token(const ExpertsSpec& experts, std::int64_t local) {
-  const bool grouped = experts.top_groups < experts.groups && local <= experts.experts / experts.groups;
-  const std::int64_t reachable = grouped ? experts.experts / experts.groups * experts.top_groups : experts.experts;
-  double missed = 1;
-  for (std::int64_t i = 0; i < experts.top_k && missed > 0; ++i) {
-    missed *= std::max(0.0, as_double(reachable - local - i)) / as_double(reachable - i);
-  }
-  return as_double(reachable) / as_double(local) * (1 - missed);
+Routing routing_of(const ExpertsSpec& experts) {
+  return {.experts = static_cast<std::int32_t>(experts.experts),
+          .choices = static_cast<std::int32_t>(experts.top_k),
+          .groups = static_cast<std::int32_t>(experts.groups),
+          .best_groups = static_cast<std::int32_t>(experts.top_groups)};
 }
 
 // Names of one way: forward or its reverse in backward.
 struct Way {
-  Direction direction = kForward;
+  Direction direction = kForwardOp;
   std::string name;
   bool permutes_beside = false;  // where the exchange is beside compute, the permutation of this rank's own rows is too
 };
@@ -63,18 +54,18 @@ bool exchanges_beside(const TemplateBuilder& builder) {
 }
 
 SlotIndex tokens_slot(TemplateBuilder& builder, const Way& way, const std::string& name, std::int64_t rows) {
-  return builder.made(way.direction, name, {rows, builder.shape().hidden}, kModule);
+  return builder.made(way.direction, name, {rows, builder.shape().hidden}, kExpertsModule);
 }
 
 SlotIndex fp32_slot(TemplateBuilder& builder, const Way& way, const std::string& name, std::vector<std::int64_t> shape) {
-  const bool forward = way.direction == kForward;
+  const bool forward = way.direction == kForwardOp;
   return builder.add({.name = name,
                       .kind = forward ? SlotKind::kForward : SlotKind::kGradient,
                       .size = {},
                       .shape = std::move(shape),
                       .dtype = DType::kFp32,
                       .role = forward ? Role::kActivations : Role::kActivationGradients,
-                      .module = forward ? kModule : ""});
+                      .module = forward ? kExpertsModule : ""});
 }
 
 // Rows and, on the ways that have them, their probabilities or the gradients of these.
@@ -85,7 +76,7 @@ struct Rows {
 void gather_pass(TemplateBuilder& builder, const Way& way, const std::string& step, const std::vector<SlotIndex>& reads,
                  const std::vector<SlotIndex>& writes, OpStream stream = OpStream::kCompute) {
   KernelPass pass{.name = way.name + " " + step,
-                  .module = kModule,
+                  .module = kExpertsModule,
                   .reads = {},
                   .writes = {},
                   .updates = {},
@@ -108,17 +99,19 @@ struct Exchange {
   CollectiveLibrary library = CollectiveLibrary::kNccl;
   std::optional<Bytes> message{};
   bool stays = false;  // on compute's stream, whatever the others do
+  Routing routing{};   // of the library's
 };
 
 void exchange(TemplateBuilder& builder, const Way& way, const Exchange& what, SlotIndex input, SlotIndex output) {
   builder.collective(way.direction, {.name = way.name + " " + what.name,
-                                     .module = kModule,
+                                     .module = kExpertsModule,
                                      .kind = what.kind,
                                      .input = input,
                                      .output = output,
                                      .beside_compute = exchanges_beside(builder) && !what.stays,
                                      .ranks = what.ranks,
                                      .library = what.library,
+                                     .routing = what.routing,
                                      .message = what.message});
 }
 
@@ -131,14 +124,23 @@ Bytes bytes_of_tokens(const TemplateBuilder& builder, std::int64_t tokens) {
   return Bytes(rounded_up(as_double(tokens) * as_double(builder.shape().hidden) * bits / 8));
 }
 
+// What HybridEP sends with each copy of a token where probabilities or their gradients travel: an fp32 for every expert of the NVLink
+// domain (DeepEP csrc/hybrid_ep/extension/permute.cu permute_kernel: rows of num_of_local_experts x num_ranks_per_node), here of the group.
+Bytes copied_probabilities(const ExpertRows& rows) {
+  return Bytes(rounded_up(as_double(rows.arrived) * as_double(rows.local_experts) * rows.expert * 4));
+}
+
 // A dispatch or combine of the library, whose messages are tokens.
-Exchange library_exchange(const TemplateBuilder& builder, const ExpertRows& rows, CollectiveKind kind) {
+Exchange library_exchange(const TemplateBuilder& builder, const ExpertRows& rows, CollectiveKind kind, bool probabilities) {
   const bool hybrid = builder.context().parallel.dispatcher == Dispatcher::kHybridEp;
-  return {.name = kind == CollectiveKind::kDispatch ? "to ranks" : "from ranks",
-          .kind = kind,
-          .ranks = whole_group(rows),
-          .library = hybrid ? CollectiveLibrary::kHybridEp : CollectiveLibrary::kDeepEp,
-          .message = bytes_of_tokens(builder, rows.arrived)};
+  Exchange exchange{.name = kind == CollectiveKind::kDispatch ? "to ranks" : "from ranks",
+                    .kind = kind,
+                    .ranks = whole_group(rows),
+                    .library = hybrid ? CollectiveLibrary::kHybridEp : CollectiveLibrary::kDeepEp,
+                    .message = bytes_of_tokens(builder, rows.arrived),
+                    .routing = routing_of(builder.context().model.experts)};
+  if (hybrid && probabilities) *exchange.message += copied_probabilities(rows);
+  return exchange;
 }
 
 // All tokens of the group. Forward they are gathered into the global buffer, where the framework has one, which a step holds anyway:
@@ -146,19 +148,19 @@ Exchange library_exchange(const TemplateBuilder& builder, const ExpertRows& rows
 SlotIndex gathered_tokens(TemplateBuilder& builder, const Dispatch& dispatch, const Way& way, SlotIndex tokens) {
   const ExpertRows& rows = dispatch.rows;
   const std::vector<std::int64_t> shape = {rows.group_tokens, builder.shape().hidden};
-  if (way.direction == kForward && builder.context().framework.global_buffers) {
-    builder.op(kForward, {.name = way.name + " all-gather",
-                          .module = kModule,
-                          .work = Collective{.kind = CollectiveKind::kAllGather,
-                                             .message = bytes_of_tokens(builder, rows.group_tokens),
-                                             .ranks = rows.group()},
-                          .group = Group::kExpert,
-                          .stream = exchanges_beside(builder) ? OpStream::kExpert : OpStream::kCompute,
-                          .reads = {tokens},
-                          .writes = {},
-                          .updates = {},
-                          .holds = {},
-                          .after = {}});
+  if (way.direction == kForwardOp && builder.context().framework.global_buffers) {
+    builder.op(kForwardOp, {.name = way.name + " all-gather",
+                            .module = kExpertsModule,
+                            .work = Collective{.kind = CollectiveKind::kAllGather,
+                                               .message = bytes_of_tokens(builder, rows.group_tokens),
+                                               .ranks = rows.group()},
+                            .group = Group::kExpert,
+                            .stream = exchanges_beside(builder) ? OpStream::kExpert : OpStream::kCompute,
+                            .reads = {tokens},
+                            .writes = {},
+                            .updates = {},
+                            .holds = {},
+                            .after = {}});
     return kNoSlot;
   }
   const SlotIndex whole = builder.gathered(way.name + ", all tokens", shape);
@@ -176,7 +178,7 @@ SlotIndex gathered_table(TemplateBuilder& builder, const Dispatch& dispatch, con
                                        .dtype = part.dtype,
                                        .role = Role::kCommunication,
                                        .module = ""});
-  exchange(builder, {kForward, name},
+  exchange(builder, {kForwardOp, name},
            {.name = "all-gather", .kind = CollectiveKind::kAllGather, .ranks = whole_group(dispatch.rows), .stays = true}, local, whole);
   return whole;
 }
@@ -247,12 +249,16 @@ void unpermute(TemplateBuilder& builder, const Way& way, const std::vector<SlotI
     gather_pass(builder, way, "unpermute", reads, {last.tokens, last.probabilities}, stream);
     return;
   }
-  builder.pass(
-      way.direction,
-      {.name = way.name + " zeros", .module = kModule, .reads = {}, .writes = {last.tokens}, .updates = {}, .holds = {}, .stream = stream});
+  builder.pass(way.direction, {.name = way.name + " zeros",
+                               .module = kExpertsModule,
+                               .reads = {},
+                               .writes = {last.tokens},
+                               .updates = {},
+                               .holds = {},
+                               .stream = stream});
   const Bytes rows = builder.size(reads.front()), tokens = builder.size(last.tokens);
   KernelPass pass{.name = way.name + " unpermute",
-                  .module = kModule,
+                  .module = kExpertsModule,
                   .reads = {},
                   .writes = {},
                   .updates = {last.tokens},
@@ -277,7 +283,7 @@ struct Beside {
 void order_kernel(TemplateBuilder& builder, const Way& way, const std::string& step, const MemoryBound& work, SlotIndex rows,
                   SlotIndex row_map, bool makes_rows) {
   TemplateOp op{.name = way.name + " " + step,
-                .module = kModule,
+                .module = kExpertsModule,
                 .work = work,
                 .stream = exchanges_beside(builder) ? OpStream::kExpert : OpStream::kCompute,
                 .reads = {row_map},
@@ -334,13 +340,15 @@ void spread(TemplateBuilder& builder, const Dispatch& dispatch, const Way& way, 
     }
     case Route::kDeepEp: {
       const SlotIndex arrived = tokens_slot(builder, way, way.name + ", arrived", sizes.arrived);
-      exchange(builder, way, library_exchange(builder, sizes, CollectiveKind::kDispatch), in.tokens, arrived);
+      exchange(builder, way, library_exchange(builder, sizes, CollectiveKind::kDispatch, last.probabilities != kNoSlot), in.tokens,
+               arrived);
       reads.front() = arrived;
       gather_pass(builder, way, "permute", reads, writes(last));
       return;
     }
     case Route::kHybridEp:
-      exchange(builder, way, library_exchange(builder, sizes, CollectiveKind::kDispatch), in.tokens, last.tokens);
+      exchange(builder, way, library_exchange(builder, sizes, CollectiveKind::kDispatch, last.probabilities != kNoSlot), in.tokens,
+               last.tokens);
       order_arrived(builder, dispatch, way, last.tokens);
       reads.front() = kNoSlot;
       if (last.probabilities != kNoSlot) gather_pass(builder, way, "probabilities", reads, {last.probabilities});
@@ -358,7 +366,7 @@ SlotIndex collect(TemplateBuilder& builder, const Dispatch& dispatch, const Way&
       unpermute(builder, way, {in.tokens, in.probabilities, dispatch.row_map, factor}, last, OpStream::kCompute);
       return in.tokens;
     case Route::kAllGather: {
-      Rows whole{.tokens = builder.made(way.direction, way.name + ", all tokens", {sizes.group_tokens, hidden}, kModule)};
+      Rows whole{.tokens = builder.made(way.direction, way.name + ", all tokens", {sizes.group_tokens, hidden}, kExpertsModule)};
       if (last.probabilities != kNoSlot) {
         whole.probabilities =
             fp32_slot(builder, way, way.name + " probabilities, all tokens", {sizes.group_tokens, builder.context().model.experts.experts});
@@ -382,7 +390,8 @@ SlotIndex collect(TemplateBuilder& builder, const Dispatch& dispatch, const Way&
       } else {
         sum_returning(builder, dispatch, way, in.tokens);
       }
-      exchange(builder, way, library_exchange(builder, sizes, CollectiveKind::kCombine), tokens, last.tokens);
+      exchange(builder, way, library_exchange(builder, sizes, CollectiveKind::kCombine, last.probabilities != kNoSlot), tokens,
+               last.tokens);
       if (last.probabilities != kNoSlot) {
         gather_pass(builder, way, "probabilities", {in.probabilities, dispatch.row_map}, {last.probabilities});
       }
@@ -433,7 +442,7 @@ void prepare(TemplateBuilder& builder, const Dispatch& dispatch, const Way& way)
     counts = all;
   }
   builder.op(way.direction, {.name = way.name + " counts to the host",
-                             .module = kModule,
+                             .module = kExpertsModule,
                              .work = Copy{.bytes = builder.size(counts), .direction = CopyDirection::kDeviceToHost},
                              .reads = {counts},
                              .writes = {},
@@ -443,7 +452,7 @@ void prepare(TemplateBuilder& builder, const Dispatch& dispatch, const Way& way)
 }
 
 SlotIndex table_gradient(TemplateBuilder& builder, const Router& router, const std::string& name) {
-  return fp32_slot(builder, {kBackward, ""}, name, builder.slot(router.probabilities).shape);
+  return fp32_slot(builder, {kBackwardOp, ""}, name, builder.slot(router.probabilities).shape);
 }
 
 }  // namespace
@@ -463,12 +472,12 @@ ExpertRows expert_rows(const TemplateContext& context, const DeviceShape& shape)
   rows.sent = rounded_up(capacity > 0 ? tokens * top_k * capacity : tokens * top_k);
   rows.exchanged = rounded_up(tokens * top_k * load);
   rows.rows = rounded_up(tokens * tensor * top_k * load);
-  rows.arrived = rounded_up(tokens * tensor * ranks_of_token(experts, rows.local_experts) * (capacity > 0 ? 1 : load));
+  rows.arrived = rounded_up(tokens * tensor * parts_reached(routing_of(experts), rows.expert) * (capacity > 0 ? 1 : load));
   return rows;
 }
 
 Dispatch dispatch_forward(TemplateBuilder& builder, const Router& router, SlotIndex input, bool by_row) {
-  const Way way{kForward, "token dispatch"};
+  const Way way{kForwardOp, "token dispatch"};
   Dispatch dispatch{.rows = expert_rows(builder.context(), builder.shape()), .router = router};
   const Route route = route_of(builder, dispatch.rows);
   const bool gathers = route == Route::kAllGather;
@@ -483,7 +492,7 @@ Dispatch dispatch_forward(TemplateBuilder& builder, const Router& router, SlotIn
                                   .size = {},
                                   .shape = {mapped_tokens(route, dispatch.rows), 2 * dispatch.rows.local_experts + 1},
                                   .dtype = DType::kInt32,
-                                  .module = kModule});
+                                  .module = kExpertsModule});
   gather_pass(builder, way, "row map", {map}, {dispatch.row_map});
   dispatch.input = tokens_slot(builder, way, "experts input", dispatch.rows.rows);
   if (probabilities != kNoSlot) dispatch.probabilities = fp32_slot(builder, way, "expert probabilities", {dispatch.rows.rows});
@@ -492,7 +501,7 @@ Dispatch dispatch_forward(TemplateBuilder& builder, const Router& router, SlotIn
 }
 
 SlotIndex combine_forward(TemplateBuilder& builder, Dispatch& dispatch, SlotIndex expert_output, bool by_row) {
-  const Way way{kForward, "token combine", true};
+  const Way way{kForwardOp, "token combine", true};
   const bool merges = !by_row && merges_table(route_of(builder, dispatch.rows));
   SlotIndex rows = expert_output;
   if (!by_row && !merges) {
@@ -507,7 +516,7 @@ SlotIndex combine_forward(TemplateBuilder& builder, Dispatch& dispatch, SlotInde
 }
 
 CombineGradients combine_backward(TemplateBuilder& builder, const Dispatch& dispatch, SlotIndex output_gradient, bool by_row) {
-  const Way way{kBackward, "token combine backward", true};
+  const Way way{kBackwardOp, "token combine backward", true};
   CombineGradients gradients;
   gradients.expert_output = tokens_slot(builder, way, "experts output gradient", dispatch.rows.rows);
   if (by_row) {
@@ -530,7 +539,7 @@ CombineGradients combine_backward(TemplateBuilder& builder, const Dispatch& disp
 
 DispatchGradients dispatch_backward(TemplateBuilder& builder, const Dispatch& dispatch, SlotIndex expert_input,
                                     SlotIndex row_probabilities) {
-  const Way way{kBackward, "token dispatch backward"};
+  const Way way{kBackwardOp, "token dispatch backward"};
   DispatchGradients gradients;
   gradients.input = tokens_slot(builder, way, "dispatched tokens gradient", dispatch.rows.tokens);
   if (row_probabilities != kNoSlot) gradients.probabilities = table_gradient(builder, dispatch.router, "router probabilities gradient");

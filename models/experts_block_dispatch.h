@@ -29,6 +29,8 @@
 
 namespace stepsim {
 
+constexpr const char* kExpertsModule = "moe";  // of all ops of the block but the router's
+
 struct ExpertRows {
   std::int32_t expert = 1, expert_tensor = 1;  // ranks
   std::int64_t local_experts = 0;

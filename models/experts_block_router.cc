@@ -7,8 +7,7 @@ namespace stepsim {
 
 namespace {
 
-constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
-constexpr const char* kModule = "moe,router";
+constexpr const char* kRouterModule = "moe,router";
 constexpr const char* kSaved = "moe";
 
 std::vector<std::int64_t> table_shape(const TemplateBuilder& builder) {
@@ -32,7 +31,7 @@ MemoryKernel score_kernel(const TemplateContext& context) {
 Linear router_linear(TemplateBuilder& builder) {
   const ExpertsSpec& experts = builder.context().model.experts;
   Linear linear{.name = "router",
-                .module = kModule,
+                .module = kRouterModule,
                 .inputs = builder.shape().hidden,
                 .outputs = experts.experts,
                 .rows = builder.shape().local_tokens,
@@ -54,44 +53,44 @@ Router router_forward(TemplateBuilder& builder, SlotIndex input) {
   linear_forward(builder, router.linear, input, logits);
   router.scores = table(builder, SlotKind::kForward, "router scores", DType::kFp32);
   KernelPass scores{.name = "router scores",
-                    .module = kModule,
+                    .module = kRouterModule,
                     .reads = {logits},
                     .writes = {router.scores},
                     .updates = {},
                     .holds = {},
                     .kernel = score_kernel(builder.context())};
   if (router.linear.bias.present()) scores.reads.push_back(router.linear.bias.value);
-  builder.pass(kForward, std::move(scores));
+  builder.pass(kForwardOp, std::move(scores));
   router.map = table(builder, SlotKind::kForward, "routing map", DType::kUint8);
   router.probabilities = table(builder, SlotKind::kForward, "router probabilities", DType::kFp32);
-  builder.pass(kForward, {.name = "router top-k",
-                          .module = kModule,
-                          .reads = {router.scores},
-                          .writes = {router.map, router.probabilities},
-                          .updates = {},
-                          .holds = {},
-                          .kernel = MemoryKernel::kTopK});
+  builder.pass(kForwardOp, {.name = "router top-k",
+                            .module = kRouterModule,
+                            .reads = {router.scores},
+                            .writes = {router.map, router.probabilities},
+                            .updates = {},
+                            .holds = {},
+                            .kernel = MemoryKernel::kTopK});
   return router;
 }
 
 SlotIndex router_backward(TemplateBuilder& builder, const Router& router, SlotIndex probability_gradient) {
   const SlotIndex scores = table(builder, SlotKind::kGradient, "router scores gradient", DType::kFp32);
-  builder.pass(kBackward, {.name = "router top-k backward",
-                           .module = kModule,
-                           .reads = {probability_gradient, router.map, router.probabilities},
-                           .writes = {scores},
-                           .updates = {},
-                           .holds = {}});
+  builder.pass(kBackwardOp, {.name = "router top-k backward",
+                             .module = kRouterModule,
+                             .reads = {probability_gradient, router.map, router.probabilities},
+                             .writes = {scores},
+                             .updates = {},
+                             .holds = {}});
   const SlotIndex logits = table(builder, SlotKind::kGradient, "router logits gradient", DType::kFp32);
   KernelPass pass{.name = "router scores backward",
-                  .module = kModule,
+                  .module = kRouterModule,
                   .reads = {scores, router.scores},
                   .writes = {logits},
                   .updates = {},
                   .holds = {},
                   .kernel = score_kernel(builder.context())};
   if (router.linear.bias.present()) pass.updates.push_back(router.linear.bias.gradient);
-  builder.pass(kBackward, std::move(pass));
+  builder.pass(kBackwardOp, std::move(pass));
   return row_backward(builder, router.linear, router.input, logits);
 }
 

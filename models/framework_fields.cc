@@ -86,6 +86,15 @@ constexpr SwitchField kSwitches[] = {
     {"eager_loss", &FrameworkPreset::eager_loss},
     {"fused_loss_keeps_logits", &FrameworkPreset::fused_loss_keeps_logits},
     {"unpermutes_with_probabilities", &FrameworkPreset::unpermutes_with_probabilities},
+    {"casts_norm_input", &FrameworkPreset::casts_norm_input},
+    {"reruns_norms", &FrameworkPreset::reruns_norms},
+    {"measures_accuracy", &FrameworkPreset::measures_accuracy},
+    {"casts_output", &FrameworkPreset::casts_output},
+    {"reduces_to_all", &FrameworkPreset::reduces_to_all},
+    {"flattens_buckets", &FrameworkPreset::flattens_buckets},
+    {"broadcasts_weights", &FrameworkPreset::broadcasts_weights},
+    {"copies_token_shards", &FrameworkPreset::copies_token_shards},
+    {"views_single_sequence", &FrameworkPreset::views_single_sequence},
 };
 
 constexpr std::int64_t kMostBucket = std::int64_t{1} << 40;  // parameters
@@ -114,6 +123,7 @@ constexpr NumberField kNumbers[] = {
     {"pipeline_buffers_interleaved", &FrameworkPreset::pipeline_buffers_interleaved, nullptr, 0, kMostBuffers, 1,
      "a whole number from 0 to 64"},
     {"pipeline_leftovers", &FrameworkPreset::pipeline_leftovers, nullptr, 0, kMostBuffers, 1, "a whole number from 0 to 64"},
+    {"expert_streams", &FrameworkPreset::expert_streams, nullptr, 0, kMostBuffers, 1, "a whole number from 0 to 64"},
     {"loss_chunks", nullptr, &FrameworkPreset::loss_chunks, 1, kMostMultiple, 1, "a whole number from 1 to 1048576"},
     {"metric_passes", nullptr, &FrameworkPreset::metric_passes, 0, kMostBuffers, 1, "a whole number from 0 to 64"},
 };

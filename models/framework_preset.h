@@ -41,7 +41,10 @@ struct FrameworkPreset {
   std::int32_t flash_version = 2;  // 1 (in Triton), 2, 3 (where the machine has it), 4 (likewise)
   // Tensor parallelism
   bool backward_all_reduce_overlaps_weight_gradient = false;  // f-bar in backward runs beside dW on a communication stream
-  bool sequence_parallel_gather_again = true;                 // norm output saved 1/t, gathered again in backward, overlapped with dX
+  // DTensor: tokens are not the first dimension, so a gathered tensor is copied into its order, and one that is scattered is copied before.
+  bool copies_token_shards = false;
+  bool views_single_sequence = false;          // but the gathered one of a single sequence is a view
+  bool sequence_parallel_gather_again = true;  // norm output saved 1/t, gathered again in backward, overlapped with dX
   // Recompute
   bool stops_after_last_saved = false;  // a re-run ends with the last storage that backward reads
   // Dtypes and memory
@@ -51,6 +54,7 @@ struct FrameworkPreset {
   // Loss
   bool loss_in_place = true;  // fp32 copy of the logits worked on in place: 3 Lg, not 5 Lg
   bool logits_fp32 = true;
+  bool casts_output = false;  // the model's output is made fp32 before the loss, whichever it is, and its gradient 16 bits behind
   // Pipeline
   PointToPoint point_to_point = PointToPoint::kBatched;                 // gpipe, 1f1b
   PointToPoint point_to_point_interleaved = PointToPoint::kOverlapped;  // interleaved
@@ -63,6 +67,9 @@ struct FrameworkPreset {
   std::int64_t bucket_parameters = 0;           // least size of a bucket; 0: one bucket
   std::int64_t bucket_parameters_per_rank = 0;  // or this many a data-parallel rank, if that is more
   std::int32_t reduce_bits = 32;                // of gradients in collectives, where they are not reduced in place
+  bool reduces_to_all = false;      // sharded optimizer: gradients are all-reduced over all replicas, of which a rank updates a part
+  bool flattens_buckets = false;    // a bucket's gradients are copied into one tensor for its collective and back behind it
+  bool broadcasts_weights = false;  // sharded optimizer: whole tensors are updated by one rank, which broadcasts them; none is split
   // Sharded gradients and weights (ZeRO 2 and 3)
   bool reduce_every_micro_batch = true;
   bool reshard_after_forward = true;
@@ -110,6 +117,7 @@ struct FrameworkPreset {
   bool overlaps_expert_exchange = false, delays_weight_gradients = false;
   // Metrics of training
   std::int64_t metric_passes = 0;  // over the logits of each micro-batch: each an fp32 copy and a log-softmax of its own (llm-foundry: 2)
+  bool measures_accuracy = false;  // InternEvo's AccPerplex on the logits of each micro-batch: a loss, accuracy and perplexity, eager
   // FSDP1's kernels beside its collectives
   bool concatenates_gradients = false;  // gradients of views are copied into the flat one
   bool predivides_gradients = false;    // a kernel divides by the ranks before the reduction, one behind it
@@ -119,14 +127,17 @@ struct FrameworkPreset {
   bool loops_over_parameters = false;  // a Python loop: each parameter's elementwise kernels one by one, and a host read each
   // Experts
   bool fused_expert_mlp = false;         // activation, its probabilities and its cast ride on the grouped products
+  std::int32_t expert_streams = 0;       // a kernel for each expert's product, on so many streams; 0: one for all (groups_expert_products)
   bool fused_permutation = true;         // rows are put in order by one kernel; false: index kernels
   bool permutes_in_exchange = false;     // HybridEP: within dispatch and combine; false: by kernels of its own around them
   bool eager_expert_activation = false;  // the activation of experts as single elementwise kernels
   bool reads_expert_counts =
       false;  // the host waits for the rows of each expert before it launches their products; not within a full CUDA graph
   // Eager layers
-  bool fused_qkv = true;   // one product for query, key and value; false: three
-  bool fused_norm = true;  // one kernel, which saves its input; false: an fp32 copy of the input and the normalised values are saved
+  bool fused_qkv = true;          // one product for query, key and value; false: three
+  bool fused_norm = true;         // one kernel, which saves its input; false: an fp32 copy of the input and the normalised values are saved
+  bool casts_norm_input = false;  // a norm's input is made fp32 by a kernel of its own before it, its gradient 16 bits by one behind it
+  bool reruns_norms = false;      // norms of layers are checkpoints of their own: run again in backward, beside what else is run again
   bool keeps_unread_products = true;  // selective checkpointing keeps what it is told to; false: a compiler drops what no re-run reads
   bool eager_loss = false;            // log_softmax and nll_loss apart: backward makes two fp32 gradients beside the saved log-softmax
   // Other libraries' kernels

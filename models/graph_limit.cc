@@ -95,8 +95,6 @@ GraphSize run_size(std::int64_t ops, const RunBytes& bytes, std::int64_t saved, 
   return {of_step(ops), saturating_sum(kept, working)};
 }
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 std::int64_t saved_bytes_of_layers(const LayerStack& stack) {
   const std::vector<std::int64_t> layers = stack.layers_of_kinds();
   std::int64_t saved = 0;

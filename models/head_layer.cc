@@ -23,8 +23,6 @@ namespace stepsim {
 
 namespace {
 
-constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
-
 Linear head_linear(TemplateBuilder& builder) {
   const DeviceShape& shape = builder.shape();
   const ModelSpec& model = builder.context().model;
@@ -47,12 +45,12 @@ Linear head_linear(TemplateBuilder& builder) {
 SlotIndex reduced_input_gradient(TemplateBuilder& builder, SlotIndex partial) {
   const DeviceShape& shape = builder.shape();
   if (!shape.sequence_parallel) {
-    builder.collective(kBackward, {.name = "head gradient all-reduce", .module = "", .input = partial});
+    builder.collective(kBackwardOp, {.name = "head gradient all-reduce", .module = "", .input = partial});
     return partial;
   }
   const SlotIndex local = builder.gradient("head gradient, scattered", {shape.local_tokens, shape.hidden});
   builder.collective(
-      kBackward,
+      kBackwardOp,
       {.name = "head gradient reduce-scatter", .module = "", .kind = CollectiveKind::kReduceScatter, .input = partial, .output = local});
   return local;
 }
@@ -99,7 +97,7 @@ LossEnd loss_forward(TemplateBuilder& builder, Linear& head, const std::string& 
     const SlotIndex product = logits_slot(builder, "logits without bias");
     linear_forward(builder, head, end.column.product, product);
     logits = loss_logits(builder, measured);
-    builder.pass(kForward,
+    builder.pass(kForwardOp,
                  {.name = "head bias", .module = "", .reads = {product, head.bias.value}, .writes = {logits}, .updates = {}, .holds = {}});
   } else {
     logits = loss_logits(builder, measured);
@@ -107,7 +105,9 @@ LossEnd loss_forward(TemplateBuilder& builder, Linear& head, const std::string& 
   }
   end.loss = cross_entropy_forward(builder, logits, labels);
   if (measured && has_metrics(builder.context()) && !metrics_follow_backward(builder.context())) {
-    add_metrics(builder, kForward, logits, labels);
+    add_metrics(builder, kForwardOp, logits, labels);
+    const bool read_by_loss = builder.context().training.loss == LossKind::kFused && builder.context().framework.fused_loss_keeps_logits;
+    add_accuracy(builder, read_by_loss ? end.loss.saved : logits, labels);
   }
   return end;
 }
@@ -115,22 +115,22 @@ LossEnd loss_forward(TemplateBuilder& builder, Linear& head, const std::string& 
 // Returns the gradient of this device's part of the hidden states.
 SlotIndex loss_backward(TemplateBuilder& builder, const Linear& head, const LossEnd& end) {
   if (end.chunked) {
-    builder.pass(kBackward, {.name = "head input gradient scale",  // by the gradient of the loss
-                             .module = "",
-                             .reads = {},
-                             .writes = {},
-                             .updates = {end.chunked->input_gradient},
-                             .holds = {}});
+    builder.pass(kBackwardOp, {.name = "head input gradient scale",  // by the gradient of the loss
+                               .module = "",
+                               .reads = {},
+                               .writes = {},
+                               .updates = {end.chunked->input_gradient},
+                               .holds = {}});
     return reduced_input_gradient(builder, end.chunked->input_gradient);
   }
   const SlotIndex logits_gradient = cross_entropy_backward(builder, end.loss);
   if (head.bias.present()) {
-    builder.pass(kBackward, {.name = "head bias gradient",
-                             .module = "",
-                             .reads = {logits_gradient},
-                             .writes = {},
-                             .updates = {head.bias.gradient},
-                             .holds = {}});
+    builder.pass(kBackwardOp, {.name = "head bias gradient",
+                               .module = "",
+                               .reads = {logits_gradient},
+                               .writes = {},
+                               .updates = {head.bias.gradient},
+                               .holds = {}});
   }
   const std::array<ColumnGradient, 1> columns = {ColumnGradient{&head, logits_gradient}};
   return column_backward(builder, end.column, columns, kNoSlot, true);
@@ -173,12 +173,12 @@ void predictions_backward(TemplateBuilder& builder, const Linear& head, const st
   for (std::size_t index = predictions.size(); index-- > 0;) {
     builder.set_prefix(predictions[index].prefix);
     const SlotIndex gradient = multi_token_backward(builder, predictions[index].layer, gradients[index]);
-    builder.pass(kBackward, {.name = "hidden gradient sum",
-                             .module = "",
-                             .reads = {gradient},
-                             .writes = {},
-                             .updates = {index == 0 ? hidden_gradient : gradients[index - 1]},
-                             .holds = {}});
+    builder.pass(kBackwardOp, {.name = "hidden gradient sum",
+                               .module = "",
+                               .reads = {gradient},
+                               .writes = {},
+                               .updates = {index == 0 ? hidden_gradient : gradients[index - 1]},
+                               .holds = {}});
   }
   builder.set_prefix("");
 }

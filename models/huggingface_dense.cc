@@ -8,8 +8,6 @@ namespace stepsim {
 
 namespace {
 
-constexpr std::int64_t kMostLayers = 100'000;  // as model_problem
-
 constexpr ConfigKeys kGpt2 = {"n_layer", "n_embd", "n_head", "multi_query", "n_head", "n_inner", "n_positions"};
 constexpr ConfigKeys kOpt = {"num_hidden_layers",   "hidden_size", "num_attention_heads",    "num_attention_heads",
                              "num_attention_heads", "ffn_dim",     "max_position_embeddings"};
@@ -215,26 +213,26 @@ ModelSpec falcon(const ConfigFile& config) {
   return checked(config, kFalcon, spec);
 }
 
-constexpr std::array<HuggingfaceFamily, 17> kFamilies = {{{"llama", llama},
-                                                          {"mistral", mistral},
-                                                          {"qwen2", qwen2},
-                                                          {"qwen3", qwen3},
-                                                          {"phi3", phi3},
-                                                          {"gemma", gemma},
-                                                          {"gemma2", gemma2},
-                                                          {"gemma3_text", gemma3},
-                                                          {"granite", llama},
-                                                          {"starcoder2", starcoder2},
-                                                          {"nemotron", nemotron},
-                                                          {"gpt_neox", gpt_neox},
-                                                          {"gpt2", gpt2},
-                                                          {"gpt_bigcode", gpt2},
-                                                          {"opt", opt},
-                                                          {"mpt", mpt},
-                                                          {"falcon", falcon}}};
+constexpr std::array<HuggingfaceFamily, 17> kDenseFamilies = {{{"llama", llama},
+                                                               {"mistral", mistral},
+                                                               {"qwen2", qwen2},
+                                                               {"qwen3", qwen3},
+                                                               {"phi3", phi3},
+                                                               {"gemma", gemma},
+                                                               {"gemma2", gemma2},
+                                                               {"gemma3_text", gemma3},
+                                                               {"granite", llama},
+                                                               {"starcoder2", starcoder2},
+                                                               {"nemotron", nemotron},
+                                                               {"gpt_neox", gpt_neox},
+                                                               {"gpt2", gpt2},
+                                                               {"gpt_bigcode", gpt2},
+                                                               {"opt", opt},
+                                                               {"mpt", mpt},
+                                                               {"falcon", falcon}}};
 
 }  // namespace
 
-std::span<const HuggingfaceFamily> dense_families() { return kFamilies; }
+std::span<const HuggingfaceFamily> dense_families() { return kDenseFamilies; }
 
 }  // namespace stepsim

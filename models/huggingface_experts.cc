@@ -8,8 +8,7 @@ namespace stepsim {
 
 namespace {
 
-constexpr std::int64_t kMostLayers = 100'000;  // as model_problem
-constexpr std::int64_t kMostWidth = 1 << 24;   // of an expert
+constexpr std::int64_t kMostWidth = 1 << 24;  // of an expert
 
 std::int64_t within(const ConfigFile& config, const std::string& key, std::int64_t value, std::int64_t least, std::int64_t most) {
   if (value >= least && value <= most) return value;
@@ -180,16 +179,16 @@ ModelSpec deepseek_v3(const ConfigFile& config) {
   return checked(config, kModernKeys, spec);
 }
 
-constexpr std::array<HuggingfaceFamily, 7> kFamilies = {{{"mixtral", mixtral},
-                                                         {"qwen2_moe", qwen2_moe},
-                                                         {"qwen3_moe", qwen3_moe},
-                                                         {"gpt_oss", gpt_oss},
-                                                         {"deepseek_v2", deepseek_v2},
-                                                         {"deepseek_v3", deepseek_v3},
-                                                         {"kimi_k2", deepseek_v3}}};
+constexpr std::array<HuggingfaceFamily, 7> kExpertFamilies = {{{"mixtral", mixtral},
+                                                               {"qwen2_moe", qwen2_moe},
+                                                               {"qwen3_moe", qwen3_moe},
+                                                               {"gpt_oss", gpt_oss},
+                                                               {"deepseek_v2", deepseek_v2},
+                                                               {"deepseek_v3", deepseek_v3},
+                                                               {"kimi_k2", deepseek_v3}}};
 
 }  // namespace
 
-std::span<const HuggingfaceFamily> expert_families() { return kFamilies; }
+std::span<const HuggingfaceFamily> expert_families() { return kExpertFamilies; }
 
 }  // namespace stepsim

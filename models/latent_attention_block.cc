@@ -9,7 +9,6 @@ namespace stepsim {
 
 namespace {
 
-constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
 constexpr const char* kUp = "mla_up_proj";
 constexpr const char* kUpInput = "latent_norm,mla_up_proj";
 
@@ -63,17 +62,17 @@ SlotIndex rotary_key_forward(TemplateBuilder& builder, SlotIndex down_output) {
   const std::int64_t width = builder.context().model.latent.rope_dim;
   const SlotIndex local = builder.activation("rotary key", {shape.local_tokens, width});
   const Bytes part = builder.size(local);
-  builder.op(kForward, {.name = "rotary key",
-                        .module = "",
-                        .work = MemoryBound{.read = part, .written = part},
-                        .reads = {down_output},
-                        .writes = {local},
-                        .updates = {},
-                        .holds = {},
-                        .after = {}});
+  builder.op(kForwardOp, {.name = "rotary key",
+                          .module = "",
+                          .work = MemoryBound{.read = part, .written = part},
+                          .reads = {down_output},
+                          .writes = {local},
+                          .updates = {},
+                          .holds = {},
+                          .after = {}});
   if (!shape.sequence_parallel) return local;
   const SlotIndex whole = builder.gathered("rotary key, gathered", {shape.tokens, width});
-  builder.collective(kForward,
+  builder.collective(kForwardOp,
                      {.name = "rotary key all-gather", .module = "", .kind = CollectiveKind::kAllGather, .input = local, .output = whole});
   return whole;
 }
@@ -88,14 +87,14 @@ SlotIndex key_value_forward(TemplateBuilder& builder, LatentAttentionBlock& bloc
   linear_forward(builder, latent.down, block.input, whole, spec.q_rank > 0 ? &block.query.down : nullptr);
   latent.value = builder.activation("key-value latent", {shape.local_tokens, spec.kv_rank});
   const Bytes part = builder.size(latent.value);
-  builder.op(kForward, {.name = "latent copy",
-                        .module = "",
-                        .work = MemoryBound{.read = part, .written = part},
-                        .reads = {whole},
-                        .writes = {latent.value},
-                        .updates = {},
-                        .holds = {},
-                        .after = {}});
+  builder.op(kForwardOp, {.name = "latent copy",
+                          .module = "",
+                          .work = MemoryBound{.read = part, .written = part},
+                          .reads = {whole},
+                          .writes = {latent.value},
+                          .updates = {},
+                          .holds = {},
+                          .after = {}});
   const SlotIndex rotary_key = rotary_key_forward(builder, whole);
   up_forward(builder, "key-value", latent, shape.query_heads * (spec.nope_dim + spec.value_dim));
   return rotary_key;
@@ -121,16 +120,16 @@ UpGradients heads_backward(TemplateBuilder& builder, const LatentAttentionBlock&
   UpGradients up;
   up.query = builder.gradient("query up output gradient", builder.slot(block.query_output).shape);
   builder.pass(
-      kBackward,
+      kBackwardOp,
       {.name = "rotary query backward", .module = "", .reads = {gradients.query}, .writes = {up.query}, .updates = {}, .holds = {}});
   up.key_value = builder.gradient("key-value up output gradient", builder.slot(block.key_value.output).shape);
   up.rotary_key = builder.gradient("rotary key gradient", {shape.tokens, latent.rope_dim});
-  builder.pass(kBackward, {.name = "key-value heads backward",
-                           .module = "",
-                           .reads = {gradients.key, gradients.value},
-                           .writes = {up.key_value, up.rotary_key},
-                           .updates = {},
-                           .holds = {}});
+  builder.pass(kBackwardOp, {.name = "key-value heads backward",
+                             .module = "",
+                             .reads = {gradients.key, gradients.value},
+                             .writes = {up.key_value, up.rotary_key},
+                             .updates = {},
+                             .holds = {}});
   return up;
 }
 
@@ -145,15 +144,15 @@ SlotIndex up_backward(TemplateBuilder& builder, const Latent& latent, SlotIndex 
 SlotIndex rotary_key_backward(TemplateBuilder& builder, SlotIndex whole) {
   const DeviceShape& shape = builder.shape();
   if (!shape.sequence_parallel) {
-    builder.collective(kBackward, {.name = "rotary key gradient all-reduce", .module = "", .input = whole});
+    builder.collective(kBackwardOp, {.name = "rotary key gradient all-reduce", .module = "", .input = whole});
     return whole;
   }
   const SlotIndex local = builder.gradient("rotary key gradient, scattered", {shape.local_tokens, builder.slot(whole).shape.back()});
-  builder.collective(kBackward, {.name = "rotary key gradient reduce-scatter",
-                                 .module = "",
-                                 .kind = CollectiveKind::kReduceScatter,
-                                 .input = whole,
-                                 .output = local});
+  builder.collective(kBackwardOp, {.name = "rotary key gradient reduce-scatter",
+                                   .module = "",
+                                   .kind = CollectiveKind::kReduceScatter,
+                                   .input = whole,
+                                   .output = local});
   return local;
 }
 
@@ -164,7 +163,7 @@ SlotIndex key_value_backward(TemplateBuilder& builder, const LatentAttentionBloc
   const SlotIndex rotary_key = rotary_key_backward(builder, up.rotary_key);
   const SlotIndex joint = builder.gradient("key-value down output gradient", {shape.local_tokens, latent.down.outputs});
   builder.pass(
-      kBackward,
+      kBackwardOp,
       {.name = "latent gradient concatenation", .module = "", .reads = {value, rotary_key}, .writes = {joint}, .updates = {}, .holds = {}});
   return row_backward(builder, latent.down, block.input, joint);
 }
@@ -187,16 +186,16 @@ LatentAttentionBlock latent_attention_forward(TemplateBuilder& builder, SlotInde
   query_forward(builder, block);
   const SlotIndex rotary_key = key_value_forward(builder, block);
   const SlotIndex query = builder.activation("query", head_shape(shape, head_width(latent)), kUp);
-  builder.pass(kForward,
+  builder.pass(kForwardOp,
                {.name = "rotary query", .module = "", .reads = {block.query_output}, .writes = {query}, .updates = {}, .holds = {}});
   const SlotIndex key = builder.activation("key", head_shape(shape, head_width(latent)), kUp);
   const SlotIndex value = builder.activation("value", head_shape(shape, latent.value_dim), kUp);
-  builder.pass(kForward, {.name = "key-value heads",
-                          .module = "",
-                          .reads = {block.key_value.output, rotary_key},
-                          .writes = {key, value},
-                          .updates = {},
-                          .holds = {}});
+  builder.pass(kForwardOp, {.name = "key-value heads",
+                            .module = "",
+                            .reads = {block.key_value.output, rotary_key},
+                            .writes = {key, value},
+                            .updates = {},
+                            .holds = {}});
   const AttentionForm form = latent_form(builder, kind);
   block.core = core_attention_forward(builder, form, query, key, value);
   block.projection = make_linear(builder, "attention projection", "", shape.query_heads * latent.value_dim, shape.hidden, false);
@@ -213,7 +212,7 @@ SlotIndex latent_attention_backward(TemplateBuilder& builder, const LatentAttent
   const UpGradients up = heads_backward(builder, block, gradients);
   const SlotIndex of_keys = key_value_backward(builder, block, up);
   const SlotIndex sum = query_backward(builder, block, up.query);
-  builder.pass(kBackward,
+  builder.pass(kBackwardOp,
                {.name = "latent input gradient sum", .module = "", .reads = {of_keys}, .writes = {}, .updates = {sum}, .holds = {}});
   return sum;
 }

@@ -12,8 +12,6 @@ namespace stepsim {
 
 namespace {
 
-constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
-
 std::int64_t rows_of(const TemplateBuilder& builder, const Linear& linear) {
   return linear.rows > 0 ? linear.rows : builder.shape().tokens;
 }
@@ -25,6 +23,11 @@ std::int64_t group_rows(const TemplateBuilder& builder, const Linear& linear) {
 
 bool is_low(const TemplateBuilder& builder, const Linear& linear) { return linear.low_precision && builder.low_precision(); }
 
+// Kernels of a cast of what a product reads: each group's rows are cast on their own where its product is.
+std::int32_t cast_launches(const TemplateBuilder& builder, const Linear& linear) {
+  return linear.in_flight > 0 ? grouped_cast_launches(builder.context().training, linear.groups) : 1;
+}
+
 DType product_dtype(const TemplateBuilder& builder, const Linear& linear) {
   return is_low(builder, linear) ? builder.shape().product : builder.shape().compute;
 }
@@ -35,7 +38,7 @@ bool is_trained(const Linear& linear) { return linear.weight.gradient != kNoSlot
 // autograd/_functions.py MatMul4Bit: dequantize_4bit in forward and in backward).
 SlotIndex weight_operand(TemplateBuilder& builder, Direction direction, const Linear& linear) {
   if (builder.slot(linear.weight.value).dtype != DType::kUint8) return linear.weight.value;
-  const std::string suffix = direction == kForward ? ", dequantised" : ", dequantised again";
+  const std::string suffix = direction == kForwardOp ? ", dequantised" : ", dequantised again";
   std::vector<std::int64_t> shape = builder.slot(linear.weight.value).shape;
   const SlotIndex whole = builder.add({.name = linear.name + " weight" + suffix,
                                        .kind = SlotKind::kWorkspace,
@@ -55,14 +58,15 @@ SlotIndex weight_operand(TemplateBuilder& builder, Direction direction, const Li
 
 SlotIndex input_gradient(TemplateBuilder& builder, const Linear& linear, SlotIndex output_gradient) {
   const std::string name = linear.name + " input gradient";
-  const SlotIndex weight = weight_operand(builder, kBackward, linear);
+  const SlotIndex weight = weight_operand(builder, kBackwardOp, linear);
   const SlotIndex gradient = builder.gradient(name, {rows_of(builder, linear), linear.inputs});
   const Gemm work{.m = group_rows(builder, linear),
                   .n = linear.inputs,
                   .k = linear.outputs,
                   .batch = linear.groups,
-                  .dtype = product_dtype(builder, linear)};
-  builder.gemm(kBackward, name, linear.module, work, {output_gradient, weight}, gradient);
+                  .dtype = product_dtype(builder, linear),
+                  .in_flight = linear.in_flight};
+  builder.gemm(kBackwardOp, name, linear.module, work, {output_gradient, weight}, gradient);
   return gradient;
 }
 
@@ -81,7 +85,8 @@ void weight_gradient(TemplateBuilder& builder, const Linear& linear, const Weigh
                   .dtype = product.dtype,
                   .transpose_b = true,
                   .accumulate_fp32 = builder.shape().gradient == DType::kFp32,
-                  .accumulate = builder.adds_to_gradients()};
+                  .accumulate = builder.adds_to_gradients(),
+                  .in_flight = linear.in_flight};
   TemplateOp op{.name = product.name,
                 .module = linear.module,
                 .work = work,
@@ -100,7 +105,7 @@ void weight_gradient(TemplateBuilder& builder, const Linear& linear, const Weigh
                                      .role = Role::kWorkspace,
                                      .module = ""}));
   }
-  builder.op(kBackward, std::move(op));
+  builder.op(kBackwardOp, std::move(op));
 }
 
 // An output's gradient as the two products of backward read it.
@@ -114,13 +119,23 @@ OutputGradient cast_gradient(TemplateBuilder& builder, const Linear& linear, Slo
   if (gathered_low) return {gradient, gradient, builder.by_columns(gradient)};
   if (!is_low(builder, linear)) return {gradient, gradient, gradient};
   // E5M2 where the recipe is hybrid: as many bytes (Transformer Engine: Format.HYBRID).
-  const LowCopies copies = low_cast(builder, kBackward,
+  const LowCopies copies = low_cast(builder, kBackwardOp,
                                     {.name = linear.name + " output gradient",
                                      .module = linear.module,
                                      .source = gradient,
                                      .by_rows = true,
-                                     .by_columns = is_trained(linear)});
+                                     .by_columns = is_trained(linear),
+                                     .launches = cast_launches(builder, linear)});
   return {gradient, copies.rows, copies.columns};
+}
+
+// DTensor tensor parallelism of layers in 8 bits with tensor-wide scales: torchao casts this device's part before the gather, of inputs and
+// of output gradients (torchao/float8/float8_tensor_parallel.py PrepareFloat8ModuleInput, Float8RowwiseParallel; torchtitan
+// parallelize_llama.py apply_tp with enable_float8_tensorwise_tp).
+bool gathers_float8(const TemplateBuilder& builder) {
+  const TrainingRecipe& training = builder.context().training;
+  return builder.low_precision() && builder.context().framework.copies_token_shards && training.precision == Precision::kFp8 &&
+         !has_block_scales(training) && training.trainable.kind != TrainableMask::Kind::kLora;
 }
 
 // Products that read one layout only take a transposed copy of what was gathered by rows (Transformer Engine pytorch/distributed.py
@@ -129,13 +144,13 @@ SlotIndex transposed(TemplateBuilder& builder, const Linear& linear, SlotIndex g
   const Slot whole = builder.slot(gathered);
   const SlotIndex columns =
       low_slot(builder, whole.name + ", transposed", SlotKind::kWorkspace, whole.shape.front(), whole.shape.back(), "");
-  builder.pass(kBackward, {.name = whole.name + " transpose",
-                           .module = linear.module,
-                           .reads = {gathered},
-                           .writes = {columns},
-                           .updates = {},
-                           .holds = {},
-                           .kernel = MemoryKernel::kQuantize});
+  builder.pass(kBackwardOp, {.name = whole.name + " transpose",
+                             .module = linear.module,
+                             .reads = {gathered},
+                             .writes = {columns},
+                             .updates = {},
+                             .holds = {},
+                             .kernel = MemoryKernel::kQuantize});
   builder.set_by_columns(gathered, columns);
   return columns;
 }
@@ -144,10 +159,18 @@ void own_weight_gradient(TemplateBuilder& builder, const Linear& linear, SlotInd
   if (!is_trained(linear)) return;
   if (gradient.columns == kNoSlot) gradient.columns = transposed(builder, linear, gradient.whole);
   SlotIndex operand = linear.quantised_input != kNoSlot ? linear.quantised_input : input;
+  if (operand == input && gathers_float8(builder) && builder.slot(input).dtype == builder.shape().product) {
+    operand = builder.by_columns(input) != kNoSlot ? builder.by_columns(input) : transposed(builder, linear, input);
+  }
   const bool cast_again = is_low(builder, linear) && builder.slot(operand).dtype != builder.shape().product;
   if (cast_again) {
-    operand = low_cast(builder, kBackward,
-                       {.name = linear.name + " input", .module = linear.module, .source = input, .by_rows = false, .by_columns = true})
+    operand = low_cast(builder, kBackwardOp,
+                       {.name = linear.name + " input",
+                        .module = linear.module,
+                        .source = input,
+                        .by_rows = false,
+                        .by_columns = true,
+                        .launches = cast_launches(builder, linear)})
                   .columns;
   }
   weight_gradient(builder, linear,
@@ -168,20 +191,20 @@ void lora_forward(TemplateBuilder& builder, Linear& linear, SlotIndex input, Slo
   linear.lora_inner = builder.activation(linear.name + " LoRA inner", {rows, rank}, linear.module);
   const Gemm down{
       .m = group_rows(builder, linear), .n = rank, .k = linear.inputs, .batch = linear.groups, .dtype = dtype, .transpose_a = true};
-  builder.gemm(kForward, linear.name + " LoRA down", linear.module, down, {input, linear.lora_down.value}, linear.lora_inner);
+  builder.gemm(kForwardOp, linear.name + " LoRA down", linear.module, down, {input, linear.lora_down.value}, linear.lora_inner);
   const SlotIndex branch = builder.activation(linear.name + " LoRA output", {rows, linear.outputs}, linear.module);
   const Gemm up{
       .m = group_rows(builder, linear), .n = linear.outputs, .k = rank, .batch = linear.groups, .dtype = dtype, .transpose_a = true};
-  builder.gemm(kForward, linear.name + " LoRA up", linear.module, up, {linear.lora_inner, linear.lora_up.value}, branch);
-  builder.pass(kForward, {.name = linear.name + " LoRA sum",
-                          .module = linear.module,
-                          .reads = {branch},
-                          .writes = {},
-                          .updates = {output},
-                          .holds = {},
-                          .kernel = MemoryKernel::kUnfused,
-                          .further_reads = builder.size(branch),  // the scale is a kernel before the sum
-                          .further_writes = builder.size(branch)});
+  builder.gemm(kForwardOp, linear.name + " LoRA up", linear.module, up, {linear.lora_inner, linear.lora_up.value}, branch);
+  builder.pass(kForwardOp, {.name = linear.name + " LoRA sum",
+                            .module = linear.module,
+                            .reads = {branch},
+                            .writes = {},
+                            .updates = {output},
+                            .holds = {},
+                            .kernel = MemoryKernel::kUnfused,
+                            .further_reads = builder.size(branch),  // the scale is a kernel before the sum
+                            .further_writes = builder.size(branch)});
 }
 
 // Gradients of both factors; adds the branch's input gradient to `sum`.
@@ -192,15 +215,15 @@ void lora_backward(TemplateBuilder& builder, const Linear& linear, SlotIndex inp
   const DType dtype = builder.shape().compute;
   const std::string name = linear.name + " LoRA ";
   const SlotIndex scaled = builder.gradient(name + "output gradient", {rows, linear.outputs});
-  builder.pass(kBackward, {.name = name + "scale backward",
-                           .module = linear.module,
-                           .reads = {output_gradient},
-                           .writes = {scaled},
-                           .updates = {},
-                           .holds = {}});
+  builder.pass(kBackwardOp, {.name = name + "scale backward",
+                             .module = linear.module,
+                             .reads = {output_gradient},
+                             .writes = {scaled},
+                             .updates = {},
+                             .holds = {}});
   const SlotIndex inner = builder.gradient(name + "inner gradient", {rows, rank});
   const Gemm to_inner{.m = group_rows(builder, linear), .n = rank, .k = linear.outputs, .batch = linear.groups, .dtype = dtype};
-  builder.gemm(kBackward, name + "inner gradient", linear.module, to_inner, {scaled, linear.lora_up.value}, inner);
+  builder.gemm(kBackwardOp, name + "inner gradient", linear.module, to_inner, {scaled, linear.lora_up.value}, inner);
   weight_gradient(builder, linear,
                   {.name = name + "up weight gradient",
                    .outputs = linear.outputs,
@@ -211,9 +234,9 @@ void lora_backward(TemplateBuilder& builder, const Linear& linear, SlotIndex inp
                    .gradient = linear.lora_up.gradient});
   const SlotIndex branch = builder.gradient(name + "input gradient", {rows, linear.inputs});
   const Gemm to_input{.m = group_rows(builder, linear), .n = linear.inputs, .k = rank, .batch = linear.groups, .dtype = dtype};
-  builder.gemm(kBackward, name + "input gradient", linear.module, to_input, {inner, linear.lora_down.value}, branch);
+  builder.gemm(kBackwardOp, name + "input gradient", linear.module, to_input, {inner, linear.lora_down.value}, branch);
   builder.pass(
-      kBackward,
+      kBackwardOp,
       {.name = name + "input gradient sum", .module = linear.module, .reads = {branch}, .writes = {}, .updates = {sum}, .holds = {}});
   weight_gradient(builder, linear,
                   {.name = name + "down weight gradient",
@@ -225,22 +248,77 @@ void lora_backward(TemplateBuilder& builder, const Linear& linear, SlotIndex inp
                    .gradient = linear.lora_down.gradient});
 }
 
+// DTensor shards tokens along the second dimension: torch's collectives join and split along the first one alone, and copy
+// (torch/distributed/_functional_collectives.py all_gather_tensor, reduce_scatter_tensor: torch.cat of torch.chunk). Async tensor
+// parallelism does not.
+bool copies_shards(const TemplateContext& context) {
+  return context.framework.copies_token_shards && !overlaps_tensor_collectives(context);
+}
+
+bool copies_gathered(const TemplateContext& context) {
+  return copies_shards(context) && !(context.framework.views_single_sequence && context.training.micro_batch == 1);
+}
+
+// What a reduce-scatter reads: the tensor, or its copy with each rank's tokens together.
+SlotIndex by_ranks(TemplateBuilder& builder, Direction direction, const std::string& module, SlotIndex whole) {
+  if (!copies_shards(builder.context())) return whole;
+  const Slot source = builder.slot(whole);
+  const SlotIndex copy = builder.gathered(source.name + ", by ranks", source.shape);
+  builder.pass(direction,
+               {.name = source.name + " by ranks", .module = module, .reads = {whole}, .writes = {copy}, .updates = {}, .holds = {}});
+  return copy;
+}
+
+// An all-gather into `whole`, by way of a tensor in the order of ranks where that is another.
+void gather_tokens(TemplateBuilder& builder, Direction direction, const std::string& name, const std::string& module, SlotIndex local,
+                   SlotIndex whole) {
+  const bool copies = copies_gathered(builder.context());
+  const Slot wanted = builder.slot(whole);
+  const SlotIndex target = copies ? builder.add({.name = wanted.name + " by ranks",
+                                                 .kind = SlotKind::kWorkspace,
+                                                 .size = {},
+                                                 .shape = wanted.shape,
+                                                 .dtype = wanted.dtype,
+                                                 .role = Role::kCommunication,
+                                                 .module = ""})
+                                  : whole;
+  builder.collective(
+      direction, {.name = name + " all-gather", .module = module, .kind = CollectiveKind::kAllGather, .input = local, .output = target});
+  if (!copies) return;
+  builder.pass(direction, {.name = name + " in order", .module = module, .reads = {target}, .writes = {whole}, .updates = {}, .holds = {}});
+}
+
+// What was cast and gathered.
+SlotIndex float8_gathered(TemplateBuilder& builder, Direction direction, const std::string& name, const std::string& module,
+                          SlotIndex local) {
+  const LowCopies copies =
+      low_cast(builder, direction, {.name = name, .module = module, .source = local, .by_rows = true, .by_columns = false});
+  const std::vector<std::int64_t> part = builder.slot(copies.rows).shape;
+  const bool forward = direction == kForwardOp;
+  const SlotIndex whole = low_slot(builder, name + ", gathered", forward ? SlotKind::kForward : SlotKind::kWorkspace,
+                                   part.front() * builder.shape().ranks, part.back(), forward ? builder.module_of(local) : "");
+  gather_tokens(builder, direction, name, module, copies.rows, whole);
+  if (!casts_both_ways(builder.context().training)) builder.set_by_columns(whole, whole);
+  return whole;
+}
+
 SlotIndex reduced_gradient(TemplateBuilder& builder, const std::string& name, SlotIndex partial) {
   const DeviceShape& shape = builder.shape();
   const bool ring = builder.in_layer() && overlaps_tensor_collectives(builder.context());
   const bool beside = builder.context().framework.backward_all_reduce_overlaps_weight_gradient || ring;
   if (!shape.sequence_parallel) {
-    builder.collective(kBackward, {.name = name + " gradient all-reduce", .module = "", .input = partial, .beside_compute = beside});
+    builder.collective(kBackwardOp, {.name = name + " gradient all-reduce", .module = "", .input = partial, .beside_compute = beside});
     return partial;
   }
   const std::vector<std::int64_t> whole = builder.slot(partial).shape;
+  const SlotIndex sent = by_ranks(builder, kBackwardOp, "", partial);
   const SlotIndex local = builder.gradient(name + " gradient, scattered", {whole.front() / shape.ranks, whole.back()});
-  builder.collective(kBackward, {.name = name + " gradient reduce-scatter",
-                                 .module = "",
-                                 .kind = CollectiveKind::kReduceScatter,
-                                 .input = partial,
-                                 .output = local,
-                                 .beside_compute = beside});
+  builder.collective(kBackwardOp, {.name = name + " gradient reduce-scatter",
+                                   .module = "",
+                                   .kind = CollectiveKind::kReduceScatter,
+                                   .input = sent,
+                                   .output = local,
+                                   .beside_compute = beside});
   return local;
 }
 
@@ -309,8 +387,13 @@ static SlotIndex cast_input(TemplateBuilder& builder, Linear& linear, SlotIndex 
   const FrameworkPreset& framework = builder.context().framework;
   const bool saves = framework.saves_quantised_inputs && !is_stored_low(framework, builder.slot(input).name) && is_trained(linear);
   const std::string name = builder.slot(input).name + " of " + linear.name;
-  const LowCopies copies =
-      low_cast(builder, kForward, {.name = name, .module = linear.module, .source = input, .by_rows = true, .by_columns = saves});
+  const LowCopies copies = low_cast(builder, kForwardOp,
+                                    {.name = name,
+                                     .module = linear.module,
+                                     .source = input,
+                                     .by_rows = true,
+                                     .by_columns = saves,
+                                     .launches = cast_launches(builder, linear)});
   linear.cast_input = copies.rows;
   linear.quantised_input = copies.columns;
   return copies.rows;
@@ -323,9 +406,10 @@ void linear_forward(TemplateBuilder& builder, Linear& linear, SlotIndex input, S
                   .k = linear.inputs,
                   .batch = linear.groups,
                   .dtype = product_dtype(builder, linear),
-                  .transpose_a = true};
-  const SlotIndex weight = weight_operand(builder, kForward, linear);
-  builder.gemm(kForward, linear.name, linear.module, work, {operand, weight}, output);
+                  .transpose_a = true,
+                  .in_flight = linear.in_flight};
+  const SlotIndex weight = weight_operand(builder, kForwardOp, linear);
+  builder.gemm(kForwardOp, linear.name, linear.module, work, {operand, weight}, output);
   if (linear.lora_up.present()) lora_forward(builder, linear, input, output);
 }
 
@@ -338,12 +422,12 @@ static bool gathers_low(const TemplateBuilder& builder) {
 
 static ColumnInput gathered_low(TemplateBuilder& builder, const std::string& name, SlotIndex local, const std::string& module) {
   const LowCopies copies =
-      low_cast(builder, kForward, {.name = name, .module = module, .source = local, .by_rows = true, .by_columns = true});
+      low_cast(builder, kForwardOp, {.name = name, .module = module, .source = local, .by_rows = true, .by_columns = true});
   const std::vector<std::int64_t> shape = builder.slot(copies.rows).shape;
   const SlotIndex whole =
       low_slot(builder, name + ", gathered", SlotKind::kWorkspace, shape.front() * builder.shape().ranks, shape.back(), "");
   builder.collective(
-      kForward,
+      kForwardOp,
       {.name = name + " all-gather", .module = module, .kind = CollectiveKind::kAllGather, .input = copies.rows, .output = whole});
   return {.name = name, .product = whole, .saved = copies.columns, .gathered_again = true};
 }
@@ -353,13 +437,16 @@ ColumnInput gathered_input(TemplateBuilder& builder, const std::string& name, Sl
   if (!shape.sequence_parallel) return {.name = name, .product = local, .saved = local};
   const bool again = builder.context().framework.sequence_parallel_gather_again;
   if (again && gathers_low(builder)) return gathered_low(builder, name, local, module);
+  if (!again && gathers_float8(builder)) {
+    const SlotIndex whole = float8_gathered(builder, kForwardOp, name, module, local);
+    return {.name = name, .product = whole, .saved = whole};
+  }
   const std::vector<std::int64_t> part = builder.slot(local).shape;
   const std::vector<std::int64_t> whole_shape = {part.front() * shape.ranks, part.back()};
   const std::string whole_name = name + ", gathered";
   const SlotIndex whole =
       again ? builder.gathered(whole_name, whole_shape) : builder.activation(whole_name, whole_shape, builder.module_of(local));
-  builder.collective(kForward,
-                     {.name = name + " all-gather", .module = module, .kind = CollectiveKind::kAllGather, .input = local, .output = whole});
+  gather_tokens(builder, kForwardOp, name, module, local, whole);
   return {.name = name, .product = whole, .saved = again ? local : whole, .gathered_again = again};
 }
 
@@ -372,12 +459,12 @@ static SlotIndex gathered_for_weights(TemplateBuilder& builder, const ColumnInpu
   const bool low = part.dtype != builder.shape().compute;
   const SlotIndex whole =
       low ? low_slot(builder, name, SlotKind::kWorkspace, rows, part.shape.back(), "") : builder.gathered(name, {rows, part.shape.back()});
-  builder.collective(kBackward, {.name = input.name + " all-gather",
-                                 .module = "",
-                                 .kind = CollectiveKind::kAllGather,
-                                 .input = input.saved,
-                                 .output = whole,
-                                 .beside_compute = true});
+  builder.collective(kBackwardOp, {.name = input.name + " all-gather",
+                                   .module = "",
+                                   .kind = CollectiveKind::kAllGather,
+                                   .input = input.saved,
+                                   .output = whole,
+                                   .beside_compute = true});
   return whole;
 }
 
@@ -392,7 +479,8 @@ SlotIndex column_backward(TemplateBuilder& builder, const ColumnInput& input, st
     const SlotIndex added = input_gradient(builder, *gradients[i].linear, casts[i].rows);
     lora_backward(builder, *gradients[i].linear, whole, casts[i].whole, added);
     if (sum != kNoSlot) {
-      builder.pass(kBackward, {.name = "input gradient sum", .module = "", .reads = {sum}, .writes = {}, .updates = {added}, .holds = {}});
+      builder.pass(kBackwardOp,
+                   {.name = "input gradient sum", .module = "", .reads = {sum}, .writes = {}, .updates = {added}, .holds = {}});
     }
     sum = added;
   }
@@ -404,14 +492,15 @@ SlotIndex column_backward(TemplateBuilder& builder, const ColumnInput& input, st
 SlotIndex reduced_output(TemplateBuilder& builder, const std::string& name, const std::string& module, SlotIndex partial) {
   const DeviceShape& shape = builder.shape();
   if (!shape.sequence_parallel) {
-    builder.collective(kForward, {.name = name + " all-reduce", .module = module, .input = partial});
+    builder.collective(kForwardOp, {.name = name + " all-reduce", .module = module, .input = partial});
     return partial;
   }
   const std::vector<std::int64_t> whole = builder.slot(partial).shape;
+  const SlotIndex sent = by_ranks(builder, kForwardOp, module, partial);
   const SlotIndex local = builder.activation(name + ", scattered", {whole.front() / shape.ranks, whole.back()});
   builder.collective(
-      kForward,
-      {.name = name + " reduce-scatter", .module = module, .kind = CollectiveKind::kReduceScatter, .input = partial, .output = local});
+      kForwardOp,
+      {.name = name + " reduce-scatter", .module = module, .kind = CollectiveKind::kReduceScatter, .input = sent, .output = local});
   return local;
 }
 
@@ -420,17 +509,17 @@ static SlotIndex gathered_low_gradient(TemplateBuilder& builder, const std::stri
   const TrainingRecipe& training = builder.context().training;
   const bool twice = has_block_scales(training), transposes = !twice && casts_both_ways(training);
   const LowCopies copies =
-      low_cast(builder, kBackward, {.name = name, .module = module, .source = local, .by_rows = true, .by_columns = twice});
+      low_cast(builder, kBackwardOp, {.name = name, .module = module, .source = local, .by_rows = true, .by_columns = twice});
   const std::vector<std::int64_t> part = builder.slot(local).shape;
   const auto gather = [&](const std::string& suffix, SlotIndex from, bool beside) {
     const SlotIndex whole =
         low_slot(builder, name + ", gathered" + suffix, SlotKind::kWorkspace, part.front() * builder.shape().ranks, part.back(), "");
-    builder.collective(kBackward, {.name = name + " all-gather" + suffix,
-                                   .module = module,
-                                   .kind = CollectiveKind::kAllGather,
-                                   .input = from,
-                                   .output = whole,
-                                   .beside_compute = beside});
+    builder.collective(kBackwardOp, {.name = name + " all-gather" + suffix,
+                                     .module = module,
+                                     .kind = CollectiveKind::kAllGather,
+                                     .input = from,
+                                     .output = whole,
+                                     .beside_compute = beside});
     return whole;
   };
   const SlotIndex rows = gather("", copies.rows, false);
@@ -444,11 +533,10 @@ SlotIndex gathered_gradient(TemplateBuilder& builder, const std::string& name, c
   const DeviceShape& shape = builder.shape();
   if (!shape.sequence_parallel) return local;
   if (gathers_low(builder)) return gathered_low_gradient(builder, name + " gradient", module, local);
+  if (gathers_float8(builder)) return float8_gathered(builder, kBackwardOp, name + " gradient", module, local);
   const std::vector<std::int64_t> part = builder.slot(local).shape;
   const SlotIndex whole = builder.gathered(name + " gradient, gathered", {part.front() * shape.ranks, part.back()});
-  builder.collective(
-      kBackward,
-      {.name = name + " gradient all-gather", .module = module, .kind = CollectiveKind::kAllGather, .input = local, .output = whole});
+  gather_tokens(builder, kBackwardOp, name + " gradient", module, local, whole);
   return whole;
 }
 
@@ -462,12 +550,12 @@ SlotIndex row_backward(TemplateBuilder& builder, const Linear& linear, SlotIndex
 
 void bias_backward(TemplateBuilder& builder, const Linear& linear, SlotIndex output_gradient) {
   if (!linear.bias.present()) return;
-  builder.pass(kBackward, {.name = linear.name + " bias gradient",
-                           .module = linear.module,
-                           .reads = {output_gradient},
-                           .writes = {},
-                           .updates = {linear.bias.gradient},
-                           .holds = {}});
+  builder.pass(kBackwardOp, {.name = linear.name + " bias gradient",
+                             .module = linear.module,
+                             .reads = {output_gradient},
+                             .writes = {},
+                             .updates = {linear.bias.gradient},
+                             .holds = {}});
 }
 
 }  // namespace stepsim

@@ -7,6 +7,10 @@
 // bits move, not
 // 16. Blocks with scales move twice, by rows and by columns (distributed.py _all_gather_mxfp8); tensor-wide scales once, and where products
 // read one layout only the whole is transposed (_all_gather_fp8).
+//
+// DTensor (FrameworkPreset::copies_token_shards): gathered tokens are copied into their order, scattered ones by ranks first; of layers in
+// 8 bits with tensor-wide scales this device's part is cast, gathered and saved in 8 bits, in forward and of output gradients in backward
+// (torchao's Float8ColwiseParallel and its like).
 #pragma once
 
 #include <span>
@@ -19,8 +23,9 @@ namespace stepsim {
 struct Linear {  // this device's part: outputs x inputs, of each of `groups` experts
   std::string name, module;
   std::int64_t inputs = 0, outputs = 0;
-  std::int64_t rows = 0;    // of the input; all experts' rows together
-  std::int64_t groups = 1;  // 1: no experts
+  std::int64_t rows = 0;      // of the input; all experts' rows together
+  std::int64_t groups = 1;    // 1: no experts
+  std::int8_t in_flight = 0;  // 0: one kernel for all groups; n: a kernel for each group's product, n at a time, and for each's cast
   Weight weight, bias;
   bool low_precision = true;            // it runs in the recipe's precision where that is below 16 bits (heads and routers do not)
   Weight lora_down, lora_up;            // of LoRA; absent where it is no target

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "models/bucket_ops.h"
 #include "models/graph_scopes.h"
 #include "models/host_copies.h"
 #include "models/script_writer.h"
@@ -18,10 +19,6 @@
 namespace stepsim {
 
 namespace {
-
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-std::size_t at(OperandPlace place) { return static_cast<std::size_t>(place); }
-std::size_t at(PassKind kind) { return static_cast<std::size_t>(kind); }
 
 // The embedding, a layer or the head.
 struct Unit {
@@ -584,7 +581,8 @@ class PlanReplay {
     if (host_ && backward && !end_of_backward_.empty() && end_of_backward_[at(unit.number)] == index) host_->end_of_backward(unit.layer);
     writer_.end();
     while (backward && next_bucket_ < options_.buckets.size() && complete(options_.buckets[next_bucket_])) {
-      reduce(options_.buckets[next_bucket_++]);
+      const GradientBucket& bucket = options_.buckets[next_bucket_++];
+      buckets_.reduce(writer_, bucket, next_bucket_ == options_.buckets.size());
     }
   }
 
@@ -619,17 +617,6 @@ class PlanReplay {
     if (phase == Phase::kRecompute) writer_.op().origin = first_run_[place];
   }
 
-  void reduce(const GradientBucket& bucket) {
-    const std::int32_t last = writer_.last_compute_op();
-    writer_.begin({.work = bucket.work, .kind = bucket.kind, .phase = Phase::kBackward, .stream = PassStream::kReduce, .queued = true});
-    for (const Tensor& tensor : bucket.gradients) {
-      writer_.read(~tensor.storage.index, tensor.offset, tensor.size);
-      writer_.write(~tensor.storage.index, tensor.offset, tensor.size);
-    }
-    writer_.wait_for(last);
-    writer_.end();
-  }
-
   static constexpr std::int32_t kUnlabelled = -1;  // of a storage that has its role and name already
 
   OpGraphBuilder& builder_;
@@ -658,7 +645,8 @@ class PlanReplay {
   std::vector<std::pair<std::int32_t, std::int32_t>> deferred_ops_;     // unit and op
   bool deferring_ = false, batch_claimed_ = false;
   std::int32_t output_ = -1, output_op_ = -1;  // as the forward pass left it
-  std::int32_t host_read_ = -1;                // the op that was written last, if the host waits for it
+  BucketOps buckets_;
+  std::int32_t host_read_ = -1;  // the op that was written last, if the host waits for it
   std::size_t next_bucket_ = 0;
 };
 

@@ -9,14 +9,33 @@ namespace stepsim {
 
 namespace {
 
-constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
-
 bool eager_activation(const TemplateContext& context) { return !context.framework.fused_bias_activation; }
 bool is_routed(const MlpForm& form) { return form.experts > 0; }
 
+bool rides_on_products(const TemplateBuilder& builder, const MlpForm& form) {
+  const TemplateContext& context = builder.context();
+  return is_routed(form) && context.framework.fused_expert_mlp && context.training.precision == Precision::kMxFp8 &&
+         builder.low_precision() && context.framework.groups_expert_products &&
+         context.training.trainable.kind != TrainableMask::Kind::kLora;
+}
+
+// Of the experts' products: how many kernels at a time, 0 where they are one.
+std::int8_t products_in_flight(const TemplateBuilder& builder, const MlpForm& form) {
+  const TemplateContext& context = builder.context();
+  const FrameworkPreset& framework = context.framework;
+  if (!framework.groups_expert_products) return 1;
+  // A graph of a whole step has no counts on the host: Transformer Engine's grouped kernels, which read them on the device.
+  const bool on_device = context.training.cuda_graph.value_or(framework.cuda_graph) == CudaGraph::kFull;
+  return rides_on_products(builder, form) || on_device ? std::int8_t{0} : static_cast<std::int8_t>(framework.expert_streams);
+}
+
 Linear product(TemplateBuilder& builder, const MlpForm& form, const std::string& name, std::int64_t inputs, std::int64_t outputs) {
   const std::string whole = form.prefix + name;
-  if (is_routed(form)) return make_expert_linear(builder, whole, form.module, inputs, outputs, form.rows, form.bias);
+  if (is_routed(form)) {
+    Linear linear = make_expert_linear(builder, whole, form.module, inputs, outputs, form.rows, form.bias);
+    linear.in_flight = products_in_flight(builder, form);
+    return linear;
+  }
   return make_linear(builder, whole, form.module, inputs, outputs, form.bias);
 }
 
@@ -32,12 +51,12 @@ SlotIndex product_forward(TemplateBuilder& builder, const MlpForm& form, Linear&
   const SlotIndex product = builder.activation(linear.name + " product", {form.rows, linear.outputs}, form.module);
   linear_forward(builder, linear, input, product, cast);
   const SlotIndex output = builder.activation(output_name, {form.rows, linear.outputs}, form.module);
-  builder.pass(kForward, {.name = linear.name + " bias",
-                          .module = form.module,
-                          .reads = {product, linear.bias.value},
-                          .writes = {output},
-                          .updates = {},
-                          .holds = {}});
+  builder.pass(kForwardOp, {.name = linear.name + " bias",
+                            .module = form.module,
+                            .reads = {product, linear.bias.value},
+                            .writes = {output},
+                            .updates = {},
+                            .holds = {}});
   return output;
 }
 
@@ -79,13 +98,6 @@ bool runs_eagerly(const TemplateContext& context, const MlpForm& form) {
   return is_routed(form) && context.framework.eager_expert_activation && context.model.gated();
 }
 
-bool rides_on_products(const TemplateBuilder& builder, const MlpForm& form) {
-  const TemplateContext& context = builder.context();
-  return is_routed(form) && context.framework.fused_expert_mlp && context.training.precision == Precision::kMxFp8 &&
-         builder.low_precision() && context.framework.groups_expert_products &&
-         context.training.trainable.kind != TrainableMask::Kind::kLora;
-}
-
 // What the first product writes beside its output: the activation, cast by rows and by columns.
 void fused_forward(TemplateBuilder& builder, MlpBlock& block) {
   const MlpForm& form = block.form;
@@ -103,7 +115,7 @@ void fused_forward(TemplateBuilder& builder, MlpBlock& block) {
                   .holds = block.first_outputs,
                   .kernel = MemoryKernel::kQuantize};
   if (form.probabilities != kNoSlot) pass.reads.push_back(form.probabilities);
-  builder.pass(kForward, std::move(pass));
+  builder.pass(kForwardOp, std::move(pass));
 }
 
 void eager_forward(TemplateBuilder& builder, MlpBlock& block) {
@@ -125,18 +137,18 @@ void eager_forward(TemplateBuilder& builder, MlpBlock& block) {
 void eager_gated_forward(TemplateBuilder& builder, MlpBlock& block) {
   const MlpForm& form = block.form;
   block.activated_gate = builder.activation(form.prefix + "activated gate", {form.rows, form.ffn}, form.activation_module);
-  builder.pass(kForward, {.name = form.prefix + "gate activation",
-                          .module = form.module,
-                          .reads = {block.gate},
-                          .writes = {block.activated_gate},
-                          .updates = {},
-                          .holds = {}});
-  builder.pass(kForward, {.name = form.prefix + "gate product",
-                          .module = form.module,
-                          .reads = {block.activated_gate, block.up},
-                          .writes = {block.activation_output},
-                          .updates = {},
-                          .holds = {}});
+  builder.pass(kForwardOp, {.name = form.prefix + "gate activation",
+                            .module = form.module,
+                            .reads = {block.gate},
+                            .writes = {block.activated_gate},
+                            .updates = {},
+                            .holds = {}});
+  builder.pass(kForwardOp, {.name = form.prefix + "gate product",
+                            .module = form.module,
+                            .reads = {block.activated_gate, block.up},
+                            .writes = {block.activation_output},
+                            .updates = {},
+                            .holds = {}});
 }
 
 void activation_forward(TemplateBuilder& builder, MlpBlock& block) {
@@ -160,7 +172,7 @@ void activation_forward(TemplateBuilder& builder, MlpBlock& block) {
     if (linear.bias.present() && !eager_activation(context)) pass.reads.push_back(linear.bias.value);
   }
   if (scales_in_activation(context, form)) pass.reads.push_back(form.probabilities);
-  builder.pass(kForward, std::move(pass));
+  builder.pass(kForwardOp, std::move(pass));
 }
 
 // Returns what the last product reads.
@@ -169,12 +181,12 @@ SlotIndex weighted_forward(TemplateBuilder& builder, MlpBlock& block) {
   const bool scaled = block.in_products || block.eager || scales_in_activation(builder.context(), form);
   if (form.probabilities == kNoSlot || scaled) return block.activation_output;
   block.weighted = builder.activation(form.prefix + "weighted output", {form.rows, form.ffn}, form.activation_module);
-  builder.pass(kForward, {.name = form.prefix + "probability product",
-                          .module = form.module,
-                          .reads = {block.activation_output, form.probabilities},
-                          .writes = {block.weighted},
-                          .updates = {},
-                          .holds = {}});
+  builder.pass(kForwardOp, {.name = form.prefix + "probability product",
+                            .module = form.module,
+                            .reads = {block.activation_output, form.probabilities},
+                            .writes = {block.weighted},
+                            .updates = {},
+                            .holds = {}});
   return block.weighted;
 }
 
@@ -183,27 +195,27 @@ std::vector<SlotIndex> eager_gated_backward(TemplateBuilder& builder, const MlpB
   const MlpForm& form = block.form;
   const SlotIndex activated = builder.gradient(form.prefix + "activated gate gradient", {form.rows, form.ffn});
   const SlotIndex up = builder.gradient(form.prefix + "up gradient", {form.rows, form.ffn});
-  builder.pass(kBackward, {.name = form.prefix + "gate product backward",
-                           .module = form.module,
-                           .reads = {gradient, block.activated_gate, block.up},
-                           .writes = {activated, up},
-                           .updates = {},
-                           .holds = {}});
+  builder.pass(kBackwardOp, {.name = form.prefix + "gate product backward",
+                             .module = form.module,
+                             .reads = {gradient, block.activated_gate, block.up},
+                             .writes = {activated, up},
+                             .updates = {},
+                             .holds = {}});
   const SlotIndex gate = builder.gradient(form.prefix + "gate gradient", {form.rows, form.ffn});
-  builder.pass(kBackward, {.name = form.prefix + "gate activation backward",
-                           .module = form.module,
-                           .reads = {activated, block.gate},
-                           .writes = {gate},
-                           .updates = {},
-                           .holds = {}});
+  builder.pass(kBackwardOp, {.name = form.prefix + "gate activation backward",
+                             .module = form.module,
+                             .reads = {activated, block.gate},
+                             .writes = {gate},
+                             .updates = {},
+                             .holds = {}});
   if (block.first.size() == 2) return {gate, up};
   const SlotIndex joint = builder.gradient(form.prefix + "gate and up gradient", {form.rows, 2 * form.ffn});
-  builder.pass(kBackward, {.name = form.prefix + "gate and up gradient concatenation",
-                           .module = form.module,
-                           .reads = {gate, up},
-                           .writes = {joint},
-                           .updates = {},
-                           .holds = {}});
+  builder.pass(kBackwardOp, {.name = form.prefix + "gate and up gradient concatenation",
+                             .module = form.module,
+                             .reads = {gate, up},
+                             .writes = {joint},
+                             .updates = {},
+                             .holds = {}});
   return {joint};
 }
 
@@ -244,8 +256,14 @@ void fused_backward(TemplateBuilder& builder, const MlpBlock& block, SlotIndex g
     gradients.probabilities = add_probability_gradient(builder, form);
     pass.reads.push_back(form.probabilities);
     pass.writes.push_back(gradients.probabilities);
+    // torch.compile makes two kernels of it: the concatenated gradient of gate and up, and the sum over features, which reads both inputs
+    // again (Megatron-LM fusions/fused_bias_swiglu.py weighted_swiglu_back, jit_fuser).
+    if (context.model.gated() && block.first.size() == 1) {
+      pass.further_reads += builder.size(gradient) + builder.size(block.first_outputs.front());
+      pass.launches = 2;
+    }
   }
-  builder.pass(kBackward, std::move(pass));
+  builder.pass(kBackwardOp, std::move(pass));
 }
 
 // What the second product's input gradient reads and writes beside its own: the gradient of the first's output, cast.
@@ -275,7 +293,7 @@ ActivationGradients in_products_backward(TemplateBuilder& builder, const MlpBloc
     pass.reads.push_back(form.probabilities);
     pass.writes.push_back(gradients.probabilities);
   }
-  builder.pass(kBackward, std::move(pass));
+  builder.pass(kBackwardOp, std::move(pass));
   return gradients;
 }
 
@@ -302,12 +320,12 @@ ActivationGradients activation_backward(TemplateBuilder& builder, const MlpBlock
   if (block.weighted != kNoSlot) {
     const SlotIndex unscaled = builder.gradient(form.prefix + "activation gradient, unscaled", {form.rows, form.ffn});
     gradients.probabilities = add_probability_gradient(builder, form);
-    builder.pass(kBackward, {.name = form.prefix + "probability product backward",
-                             .module = form.module,
-                             .reads = {gradient, block.activation_output, form.probabilities},
-                             .writes = {unscaled, gradients.probabilities},
-                             .updates = {},
-                             .holds = {}});
+    builder.pass(kBackwardOp, {.name = form.prefix + "probability product backward",
+                               .module = form.module,
+                               .reads = {gradient, block.activation_output, form.probabilities},
+                               .writes = {unscaled, gradients.probabilities},
+                               .updates = {},
+                               .holds = {}});
     gradient = unscaled;
   }
   if (eager && context.model.gated()) {
@@ -380,7 +398,7 @@ MlpBlock mlp_forward(TemplateBuilder& builder, const MlpForm& form, const Column
                   .updates = {block.output},
                   .holds = {}};
   if (form.probabilities != kNoSlot) pass.reads.push_back(form.probabilities);
-  builder.pass(kForward, std::move(pass));
+  builder.pass(kForwardOp, std::move(pass));
   return block;
 }
 
@@ -398,12 +416,12 @@ ExpertGradients expert_mlp_backward(TemplateBuilder& builder, const MlpBlock& bl
   }
   const ExpertBiasGradients bias = eager_bias_backward(builder, eager_bias(block), output_gradient);
   const BlockGradients gradients = block_backward(builder, block, bias.product, false);
-  builder.pass(kBackward, {.name = block.form.prefix + "probability gradient of both",
-                           .module = block.form.module,
-                           .reads = {bias.probabilities},
-                           .writes = {},
-                           .updates = {gradients.probabilities},
-                           .holds = {}});
+  builder.pass(kBackwardOp, {.name = block.form.prefix + "probability gradient of both",
+                             .module = block.form.module,
+                             .reads = {bias.probabilities},
+                             .writes = {},
+                             .updates = {gradients.probabilities},
+                             .holds = {}});
   return {gradients.input, gradients.probabilities};
 }
 

@@ -5,7 +5,6 @@ namespace stepsim {
 
 namespace {
 
-constexpr std::int64_t kMostLayers = 100'000;
 constexpr std::int64_t kMostWidth = 1 << 20;                     // hidden, heads x head_dim
 constexpr std::int64_t kMostRows = 1 << 24;                      // ffn_hidden, vocab, positions
 constexpr std::int64_t kMostExperts = 1 << 16;                   // with the limits above one layer stays below 2^62 parameters

@@ -50,6 +50,8 @@ struct LayerKind {
   friend bool operator==(const LayerKind&, const LayerKind&) = default;
 };
 
+constexpr std::int64_t kMostLayers = 100'000;
+
 // Valid by construction of the loaders (model_problem finds nothing): all counts > 0, heads % kv_heads == 0, linear_bias implies qkv_bias.
 struct ModelSpec {
   std::string name;    // catalog name or the file's own

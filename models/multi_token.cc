@@ -9,8 +9,6 @@ namespace stepsim {
 
 namespace {
 
-constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
-
 std::int64_t own_columns(const TemplateBuilder& builder) {
   const DeviceShape& shape = builder.shape();
   if (shape.hidden % shape.ranks != 0) {
@@ -24,12 +22,12 @@ std::int64_t own_columns(const TemplateBuilder& builder) {
 void join_forward(TemplateBuilder& builder, MultiTokenLayer& layer) {
   const DeviceShape& shape = builder.shape();
   const SlotIndex joined = builder.activation("embedding and hidden", {shape.local_tokens, 2 * shape.hidden});
-  builder.pass(kForward, {.name = "embedding and hidden concatenation",
-                          .module = "",
-                          .reads = {layer.embedding_norm.output, layer.hidden_norm.output},
-                          .writes = {joined},
-                          .updates = {},
-                          .holds = {}});
+  builder.pass(kForwardOp, {.name = "embedding and hidden concatenation",
+                            .module = "",
+                            .reads = {layer.embedding_norm.output, layer.hidden_norm.output},
+                            .writes = {joined},
+                            .updates = {},
+                            .holds = {}});
   layer.joined = gathered_input(builder, "embedding and hidden", joined, "");
 }
 
@@ -42,17 +40,17 @@ SlotIndex projection_forward(TemplateBuilder& builder, MultiTokenLayer& layer) {
   if (shape.ranks == 1) return part;
   const SlotIndex whole = builder.activation("eh projection output, gathered", {shape.tokens, shape.hidden});
   builder.collective(
-      kForward, {.name = "eh projection all-gather", .module = "", .kind = CollectiveKind::kAllGather, .input = part, .output = whole});
+      kForwardOp, {.name = "eh projection all-gather", .module = "", .kind = CollectiveKind::kAllGather, .input = part, .output = whole});
   if (!shape.sequence_parallel) return whole;
   const SlotIndex local = builder.activation("eh projection output, own part", {shape.local_tokens, shape.hidden});
-  builder.op(kForward, {.name = "eh projection scatter",
-                        .module = "",
-                        .work = MemoryBound{.read = builder.size(local), .written = builder.size(local)},
-                        .reads = {whole},
-                        .writes = {local},
-                        .updates = {},
-                        .holds = {},
-                        .after = {}});
+  builder.op(kForwardOp, {.name = "eh projection scatter",
+                          .module = "",
+                          .work = MemoryBound{.read = builder.size(local), .written = builder.size(local)},
+                          .reads = {whole},
+                          .writes = {local},
+                          .updates = {},
+                          .holds = {},
+                          .after = {}});
   return local;
 }
 
@@ -64,18 +62,18 @@ SlotIndex column_gradient(TemplateBuilder& builder, SlotIndex local) {
   if (shape.sequence_parallel) {
     whole = builder.gathered("eh projection gradient, gathered", {shape.tokens, shape.hidden});
     builder.collective(
-        kBackward,
+        kBackwardOp,
         {.name = "eh projection gradient all-gather", .module = "", .kind = CollectiveKind::kAllGather, .input = local, .output = whole});
   }
   const SlotIndex part = builder.gradient("eh projection output gradient", {shape.tokens, own_columns(builder)});
-  builder.op(kBackward, {.name = "eh projection gradient split",
-                         .module = "",
-                         .work = MemoryBound{.read = builder.size(part), .written = builder.size(part)},
-                         .reads = {whole},
-                         .writes = {part},
-                         .updates = {},
-                         .holds = {},
-                         .after = {}});
+  builder.op(kBackwardOp, {.name = "eh projection gradient split",
+                           .module = "",
+                           .work = MemoryBound{.read = builder.size(part), .written = builder.size(part)},
+                           .reads = {whole},
+                           .writes = {part},
+                           .updates = {},
+                           .holds = {},
+                           .after = {}});
   return part;
 }
 
@@ -102,7 +100,7 @@ SlotIndex multi_token_backward(TemplateBuilder& builder, const MultiTokenLayer& 
   const SlotIndex embedding = builder.gradient("embedding norm output gradient", {shape.local_tokens, shape.hidden});
   const SlotIndex hidden = builder.gradient("hidden norm output gradient", {shape.local_tokens, shape.hidden});
   builder.pass(
-      kBackward,
+      kBackwardOp,
       {.name = "embedding and hidden split", .module = "", .reads = {joined}, .writes = {embedding, hidden}, .updates = {}, .holds = {}});
   embedding_backward(builder, layer.embedding, norm_backward(builder, layer.embedding_norm, embedding));
   return norm_backward(builder, layer.hidden_norm, hidden);

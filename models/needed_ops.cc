@@ -10,8 +10,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(SlotIndex slot) { return static_cast<std::size_t>(slot); }
-
 bool ends_here(const LayerTemplate& layer, SlotIndex root) {
   const SlotKind kind = layer.slots[at(root)].kind;
   return kind == SlotKind::kWeightGradient || kind == SlotKind::kSharedGradient;

@@ -12,7 +12,8 @@ struct NormBlock {
   SlotIndex input = kNoSlot, output = kNoSlot;
   SlotIndex statistics = kNoSlot;  // fp32 per token; none where the framework's accounting has none
   Weight weight, bias;
-  SlotIndex copy = kNoSlot, normalised = kNoSlot;  // of an eager one: the input in fp32, and what the weight multiplies
+  SlotIndex copy = kNoSlot;        // the input in fp32, of an eager one or where the preset casts it; none in backward where it runs again
+  SlotIndex normalised = kNoSlot;  // of an eager one: what the weight multiplies
 };
 
 // `output_module`: whose policies drop the output. The ops have no module: such a policy discards outputs and keeps the statistics that the

@@ -12,10 +12,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
-[[noreturn]] void refuse(const std::string& flag, const std::string& problem) { throw InputError({flag, 0, 0}, problem); }
-
 void check_range(const std::string& flag, std::int64_t found, std::int64_t least, std::int64_t most, const std::string& why) {
   if (found < least || found > most) refuse(flag, fmt::format("found {}, wanted {} to {}{}", found, least, most, why));
 }

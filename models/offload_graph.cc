@@ -28,7 +28,7 @@ namespace {
 
 constexpr std::int64_t kOpsOfLayer = 4;  // at most: forward, copy out, copy in, backward
 
-enum CostRow : std::int32_t { kForward, kHead, kBackward, kCopyOut, kCopyIn };
+enum OffloadCostRow : std::int32_t { kForward, kHead, kBackward, kCopyOut, kCopyIn };
 
 // Of everything one behind another; largest int64 if that is too little.
 Duration serial_time(const OffloadStack& of) {
@@ -57,7 +57,7 @@ class OffloadGraphBuilder {
   void add_copy_out(std::int64_t layer);
   void add_copy_in(std::int64_t layer);
   void add_backward(std::int64_t layer);
-  OpId add_op(CostRow row, std::int64_t layer, const OpLinks&);
+  OpId add_op(OffloadCostRow row, std::int64_t layer, const OpLinks&);
   Edge queued_by(std::int64_t layer) const;
   Layer& at(std::int64_t layer) { return layers_[static_cast<std::size_t>(layer - 1)]; }
   const Layer& at(std::int64_t layer) const { return layers_[static_cast<std::size_t>(layer - 1)]; }
@@ -70,7 +70,7 @@ class OffloadGraphBuilder {
   StreamId compute_{}, out_{}, in_{};
   QueueId out_engine_{}, in_engine_{};
   LabelId forward_{}, backward_{}, set_{};
-  std::array<LabelId, 5> kinds_{};  // by CostRow
+  std::array<LabelId, 5> kinds_{};  // by OffloadCostRow
   OpId head_{};
   std::vector<Layer> layers_;
 };
@@ -105,7 +105,7 @@ StorageId OffloadGraphBuilder::add_set(std::int64_t layer, MemorySpace space) {
       {.size = Bytes(1), .role = set_, .device = device_, .space = space, .layer = static_cast<std::int32_t>(layer)});
 }
 
-OpId OffloadGraphBuilder::add_op(CostRow row, std::int64_t layer, const OpLinks& links) {
+OpId OffloadGraphBuilder::add_op(OffloadCostRow row, std::int64_t layer, const OpLinks& links) {
   using Class = Given::Class;
   const Class of = row == kCopyOut ? Class::kCopyToHost : row == kCopyIn ? Class::kCopyToDevice : Class::kCompute;
   const StreamId stream = row == kCopyOut ? out_ : row == kCopyIn ? in_ : compute_;

@@ -8,8 +8,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 // Megatron-LM core/pipeline_parallel/fine_grained_activation_offload.py (--offload-modules): attn_norm, qkv_linear, core_attn, attn_proj,
 // mlp_norm, expert_fc1, moe_act, fused_group_mlp. mlp_fc1, act and mlp_fc2 are the dense counterparts of the last three.
 struct ModuleOps {

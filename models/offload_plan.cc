@@ -17,8 +17,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 // A place in the backward plan: before `op` of a step; one behind the last: after the step.
 struct BackwardPlace {
   std::int32_t step = 0, op = 0;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "models/host_update.h"
+#include "models/low_precision.h"
 #include "models/stage_writer.h"
 #include "models/trainable.h"
 #include "sim/input_error.h"
@@ -62,10 +63,12 @@ class PhaseWriter {
     const ParallelLayout& parallel = context_.parallel;
     for (const GradientBucket& bucket : tail.unreduced) {
       const OpLinks links{.reads = bucket.gradients, .writes = bucket.gradients};
+      if (bucket.copy.valid()) stages_[stage].kernel(bucket.copy_in, bucket.copy, -1, links);
       stages_[stage].collective(bucket.kind, bucket.work, PassStream::kReduce, links);
       if (bucket.over_instances.valid()) {
         stages_[stage].collective(bucket.over_instances_kind, bucket.over_instances, PassStream::kReduce, links);
       }
+      if (bucket.copy.valid()) stages_[stage].kernel(bucket.copy_out, bucket.copy, -1, links);
     }
     if (no_gradients(stage)) return;
     const std::string layer = "layer";
@@ -197,6 +200,7 @@ class PhaseWriter {
       host.join(kept ? std::span<const StorageId>() : std::span<const StorageId>(held));
     }
     gather_weights(stage);
+    cast_weights(stage);
     if (!kept) return;
     writer.kernel("gradient clear", {.written = gradients_[stage].size}, -1, {.writes = gradients_[stage].tensors, .holds = copied});
   }
@@ -209,14 +213,56 @@ class PhaseWriter {
     }
   }
 
+  // Once a step. The framework does it in the first micro-batch's forward pass, layer by layer, which a pipeline's stages do one after
+  // another; here it ends the step.
+  void cast_weights(std::size_t stage) {
+    StageWriter& writer = stages_[stage];
+    for (const UnitResidents& unit : units(stage)) {
+      if (!unit.low_copies.valid()) continue;
+      const Storage copies = builder_.storage(unit.low_copies);
+      const CastBytes bytes = weight_cast_bytes(context_.training, copies.size);
+      Operands reads, writes;
+      if (unit.weights.valid()) reads.add(unit.weights, builder_.storage(unit.weights).size);
+      writes.add(unit.low_copies, copies.size);
+      writer.kernel("weight cast", {.read = bytes.read, .written = bytes.written, .kernel = MemoryKernel::kQuantize}, copies.layer,
+                    {.reads = reads.tensors, .writes = writes.tensors});
+    }
+  }
+
   void gather_weights(std::size_t stage) {
     const ParallelLayout& parallel = context_.parallel;
     if (!has_replicas(parallel) || parallel.zero == 0 || parallel.zero == 3 || *parallel.overlap_weight_gather) return;
     StageWriter& writer = stages_[stage];
+    if (context_.framework.broadcasts_weights) return broadcast_weights(stage);
     const StreamId gathers = writer.frame().stream(PassStream::kGather);
     for (const UnitResidents& unit : units(stage)) {
       const OpId op = add_weight_gather(builder_, frame_, stage, context_, unit, Phase::kOptimizer, writer.last());
       if (op.valid()) writer.joined(op, gathers);
+    }
+  }
+
+  // Each rank's tensors, joined, from it to all; one behind another. A tensor is not split, so there are no more owners than tensors; they
+  // are taken to own equally much. The host waits for the update (InternEvo hybrid_zero_optim.py _step, broadcast_params).
+  void broadcast_weights(std::size_t stage) {
+    const ReplicaGroup group = replica_group(context_.parallel, false);
+    StageWriter& writer = stages_[stage];
+    std::int64_t tensors = 0;
+    Operands weights;
+    for (const UnitResidents& unit : units(stage)) {
+      if (unit.parameters == 0) continue;
+      tensors += std::max<std::int64_t>(1, static_cast<std::int64_t>(unit.tensors.size()));
+      weights.add(unit.weights, unit.kept);
+    }
+    const std::int64_t owners = std::min(group.shards, tensors);
+    if (group.shards == 1 || owners == 0) return;
+    const Collective work{.kind = CollectiveKind::kBroadcast,
+                          .message = Bytes(ResidentStorages::share(weights.size.value, owners)),
+                          .ranks = static_cast<std::int32_t>(group.shards),
+                          .stride = static_cast<std::int32_t>(group.stride)};
+    const LabelId kind = builder_.label("weight broadcast", static_cast<std::int32_t>(Group::kData));
+    writer.host_reads();
+    for (std::int64_t owner = 0; owner < owners; ++owner) {
+      writer.collective(kind, builder_.work(work), PassStream::kGather, {.reads = weights.tensors, .writes = weights.tensors});
     }
   }
 

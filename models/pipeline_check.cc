@@ -10,10 +10,6 @@ namespace stepsim {
 
 namespace {
 
-[[noreturn]] void refuse(const char* flag, const std::string& found, const std::string& wanted) {
-  throw InputError({flag}, fmt::format("found {}, wanted {}", found, wanted));
-}
-
 bool is_beside(const LayerTemplate& source) {
   const auto expert = [](const TemplateOp& op) { return op.stream == OpStream::kExpert; };
   return std::any_of(source.forward.begin(), source.forward.end(), expert) ||
@@ -65,7 +61,7 @@ void check_pipeline(const StepRequest& request, std::int64_t micro_batches) {
   }
   if (request.model.tied_head) {
     refuse("--schedule", name + " with a tied head",
-           "--set model.tied_head=false, or another schedule: a stage would hold the table twice");
+           "another schedule or a model with a head of its own: a stage would hold the table twice");
   }
   check_dual_pipe(parallel, micro_batches);
 }

@@ -13,8 +13,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 struct StageStreams {
   DeviceId device{};
   StreamId compute{};

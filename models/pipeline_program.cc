@@ -17,8 +17,6 @@ std::string_view point_to_point_name(PointToPoint mode) {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 // A transfer has the number of the pass that it feeds: a pass receives at most one. Passes are numbered through all stages.
 class PipelineOrder {
  public:

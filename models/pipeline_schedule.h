@@ -3,6 +3,7 @@
 // zero bubble H1 2401.10241 with the order of spec/engine.md section 7; ZB-V and DualPipe: folded_schedule.h.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,7 @@ enum class PassKind : std::uint8_t {
   kBackward,  // whole backward; without the weight gradients where the stage has a weight pass of that chunk and micro-batch
   kWeight,    // weight gradients, zero-bubble schedules and DualPipe only
 };
+constexpr std::size_t at(PassKind kind) { return static_cast<std::size_t>(kind); }
 
 struct Pass {
   PassKind kind = PassKind::kForward;

@@ -16,8 +16,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 // `count` segments as equal as possible, the larger ones first.
 std::vector<std::int64_t> equal_segments(std::int64_t layers, std::int64_t count) {
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(count), layers / count);

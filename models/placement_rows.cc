@@ -4,12 +4,6 @@
 
 namespace stepsim {
 
-namespace {
-
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
-}  // namespace
-
 const std::vector<SlotIndex>& RowSlots::of(const std::string& module_or_slot, bool offloads) {
   const auto [known, fresh] = known_.try_emplace({module_or_slot, offloads});
   if (fresh) known->second = offloads ? offloaded(module_or_slot) : others(module_or_slot);

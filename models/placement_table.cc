@@ -15,10 +15,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
-[[noreturn]] void refuse(const std::string& flag, const std::string& problem) { throw InputError({flag, 0, 0}, problem); }
-
 bool has_module(const LayerTemplate& layer, const std::string& module) {
   const auto named = [&module](const auto& part) { return names_module(part.module, module); };
   return std::any_of(layer.forward.begin(), layer.forward.end(), named) || std::any_of(layer.slots.begin(), layer.slots.end(), named);

@@ -11,8 +11,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 std::vector<std::int32_t> ops_of_module(const LayerTemplate& layer, const std::string& module) {
   std::vector<std::int32_t> ops;
   for (std::size_t op = 0; op < layer.forward.size(); ++op) {

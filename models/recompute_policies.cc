@@ -12,8 +12,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 // Writes the steps of whole layers.
 class LayerSteps {
  public:

@@ -160,7 +160,7 @@ class ResidentWriter {
       unit.old_gradient_copy = add(optimizer * bytes.gradient_copy, Role::kGradients, "fp32 gradients of the step before", true, false);
     }
     if (unit.offloaded > 0) add_on_host(unit);
-    add(each.cached.value, Role::kWeights, "cached low-precision weights", true, true);
+    unit.low_copies = add(each.cached.value, Role::kWeights, "cached low-precision weights", true, true);
     if (bytes.unsharded_gradient > 0 && accumulates_unsharded_) {
       unit.unsharded_gradients = add(each.parameters * bytes.unsharded_gradient, Role::kGradients, "unsharded gradients", false, false);
     }

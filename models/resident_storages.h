@@ -53,6 +53,7 @@ struct UnitResidents {
   // What the host's processor updates of optimizer_share(): its fp32 weights and moments, and the gradients that it is sent.
   std::int64_t offloaded = 0;
   StorageId host_state, host_gradients;
+  StorageId low_copies;  // of the products' format, that live from step to step
 };
 
 struct ResidentStorages {

@@ -7,8 +7,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 // The op that makes the root first; of an input, the op of the template before.
 std::string maker(const TemplateStamp& stamp, SlotIndex root, const TemplateStamp* before) {
   if (root == stamp.table.input)

@@ -7,13 +7,6 @@
 
 namespace stepsim {
 
-namespace {
-
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-std::size_t at(PassStream stream) { return static_cast<std::size_t>(stream); }
-
-}  // namespace
-
 std::int32_t ScriptWriter::add_storage(const ScriptStorage& storage) {
   STEPSIM_CHECK(script_.storages.size() < at(std::numeric_limits<std::int32_t>::max()));
   script_.storages.push_back(storage);

@@ -8,8 +8,6 @@ namespace stepsim {
 
 namespace {
 
-constexpr Direction kForward = Direction::kForward, kBackward = Direction::kBackward;
-
 SlotIndex product_forward(TemplateBuilder& builder, const AttentionBlock& block, Linear& linear, std::int64_t heads) {
   const DeviceShape& shape = builder.shape();
   const std::vector<std::int64_t> whole = {shape.tokens, heads, shape.head_dim};
@@ -21,7 +19,7 @@ SlotIndex product_forward(TemplateBuilder& builder, const AttentionBlock& block,
   if (!linear.bias.present()) return product;
   const SlotIndex output = builder.activation(linear.name + " output", whole);
   builder.pass(
-      kForward,
+      kForwardOp,
       {.name = linear.name + " bias", .module = "", .reads = {product, linear.bias.value}, .writes = {output}, .updates = {}, .holds = {}});
   return output;
 }
@@ -45,7 +43,7 @@ Pair rotary_backward(TemplateBuilder& builder, const AttentionBlock& block, cons
                   .updates = {},
                   .holds = {}};
   eager_rotary(builder, pass, builder.size(gradients.query) + builder.size(gradients.key));
-  builder.pass(kBackward, std::move(pass));
+  builder.pass(kBackwardOp, std::move(pass));
   return rotated;
 }
 
@@ -61,7 +59,7 @@ Pair qk_norm_backward(TemplateBuilder& builder, const AttentionBlock& block, con
       .holds = {},
       .kernel = MemoryKernel::kNorm};
   add_qk_norm_operands(block, pass);
-  builder.pass(kBackward, std::move(pass));
+  builder.pass(kBackwardOp, std::move(pass));
   return outputs;
 }
 
@@ -90,7 +88,7 @@ CoreHeads separate_rotary_forward(TemplateBuilder& builder, const CoreHeads& hea
                   .updates = {},
                   .holds = {}};
   eager_rotary(builder, pass, builder.size(rotated.query) + builder.size(rotated.key));
-  builder.pass(kForward, std::move(pass));
+  builder.pass(kForwardOp, std::move(pass));
   return rotated;
 }
 
@@ -101,12 +99,12 @@ SlotIndex separate_backward(TemplateBuilder& builder, const AttentionBlock& bloc
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const Linear& linear = block.separate[i];
     if (linear.bias.present()) {
-      builder.pass(kBackward, {.name = linear.name + " bias gradient",
-                               .module = "",
-                               .reads = {outputs[i]},
-                               .writes = {},
-                               .updates = {linear.bias.gradient},
-                               .holds = {}});
+      builder.pass(kBackwardOp, {.name = linear.name + " bias gradient",
+                                 .module = "",
+                                 .reads = {outputs[i]},
+                                 .writes = {},
+                                 .updates = {linear.bias.gradient},
+                                 .holds = {}});
     }
     columns.push_back({.linear = &linear, .output_gradient = outputs[i]});
   }

@@ -6,12 +6,6 @@
 
 namespace stepsim {
 
-namespace {
-
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
-}  // namespace
-
 ShardedRuns::ShardedRuns(const UnitSharding& sharding, ScriptWriter& writer, const StepLabels& labels,
                          std::span<const UnitResidents> residents)
     : sharding_(sharding), writer_(writer), labels_(labels), residents_(residents), gathered_(sharding.wraps.size()) {}

@@ -8,8 +8,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 void add_once(std::vector<std::int32_t>& values, std::int32_t value) {
   if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
 }

@@ -29,6 +29,9 @@ struct SlotTable {
   std::int32_t last_saving_op() const;
 };
 
+// The root of the slot; none of none.
+inline SlotIndex root_or_none(const SlotTable& table, SlotIndex slot) { return slot == kNoSlot ? kNoSlot : table.root[at(slot)]; }
+
 // Whether `module` is one of the comma separated `modules` (spaces around commas do not count).
 bool names_module(std::string_view modules, std::string_view module);
 

@@ -35,10 +35,6 @@ constexpr std::int64_t kMostParts = 1 << 20;
 // Parentheses in one another: what they hold is copied once a level.
 constexpr std::size_t kDeepest = 16;
 
-[[noreturn]] void refuse(const std::string& flag, const std::string& found, const std::string& wanted) {
-  throw InputError({flag}, "found " + found + ", wanted " + wanted);
-}
-
 // What stands between two bars, in order except that E and L are counted: where they may stand is checked on the whole.
 struct ChunkText {
   std::int64_t embeddings = 0, layers = 0, heads = 0;

@@ -307,7 +307,8 @@ class StepWriter {
       for (std::size_t chunk = 0; chunk < chunks_[stage].size(); ++chunk) {
         buckets_[stage].emplace_back();
         if (reduces_whole_gradients()) {
-          buckets_[stage].back() = gradient_buckets(builder_, chunks_[stage][chunk], residents_of(stage, chunk), bucketed());
+          buckets_[stage].back() =
+              gradient_buckets(builder_, chunks_[stage][chunk], residents_of(stage, chunk), bucketed(), request_.framework);
         }
         scripts_[stage].push_back(chunk_scripts(stage, chunk));
       }

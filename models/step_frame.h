@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -27,6 +28,7 @@ enum class PassStream : std::uint8_t {
   kCopy2,
   kCopy3,
 };
+constexpr std::size_t at(PassStream stream) { return static_cast<std::size_t>(stream); }
 inline constexpr std::size_t kPassStreams = 10;
 
 enum class OpStream : std::uint8_t;

@@ -11,9 +11,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-std::size_t at(PassKind kind) { return static_cast<std::size_t>(kind); }
-
 // Whether layers of the stage are mixtures of experts.
 bool has_experts(const StepMemoryContext& context, std::int32_t stage) {
   const ModelSpec& model = context.request.model;

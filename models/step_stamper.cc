@@ -8,9 +8,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-std::size_t at(PassKind kind) { return static_cast<std::size_t>(kind); }
-
 std::int32_t pass_begin(const MicroBatchScript& script, PassKind kind) { return at(kind) == 0 ? 0 : script.pass_end[at(kind) - 1]; }
 
 // Rows of script ops [begin, end) in one of its tables.

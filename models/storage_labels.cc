@@ -4,10 +4,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
-SlotIndex root_or_none(const SlotTable& table, SlotIndex slot) { return slot == kNoSlot ? kNoSlot : table.root[at(slot)]; }
-
 void label_storage(ScriptStorage& storage, const ChunkStamps& stamps, const StepLabels& labels) {
   if (storage.unit < 0) return;
   const TemplateStamp& stamp = stamps.unit(at(storage.unit));

@@ -10,8 +10,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(SlotIndex slot) { return static_cast<std::size_t>(slot); }
-
 bool uses(const LayerTemplate& layer, const TemplateOp& op, SlotIndex root) {
   for (const auto* used : {&op.reads, &op.updates, &op.holds}) {
     if (std::any_of(used->begin(), used->end(), [&](SlotIndex slot) { return root_of(layer.slots, slot) == root; })) return true;

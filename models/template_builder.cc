@@ -37,8 +37,6 @@ DType gradient_dtype(const TemplateContext& context, DType compute) {
   return context.framework.gradient_bits == 32 ? DType::kFp32 : compute;
 }
 
-std::size_t at(SlotIndex slot) { return static_cast<std::size_t>(slot); }
-
 bool given(SlotKind kind) {  // there before the layer runs
   return kind == SlotKind::kInput || kind == SlotKind::kWeight || kind == SlotKind::kWeightGradient || kind == SlotKind::kBatch;
 }
@@ -323,7 +321,7 @@ void TemplateBuilder::op(Direction direction, TemplateOp op) {
 }
 
 void TemplateBuilder::pass(Direction direction, KernelPass pass) {
-  MemoryBound work{.read = pass.further_reads, .written = pass.further_writes, .kernel = pass.kernel};
+  MemoryBound work{.read = pass.further_reads, .written = pass.further_writes, .kernel = pass.kernel, .launches = pass.launches};
   for (const SlotIndex slot : pass.reads) work.read += size(slot);
   for (const SlotIndex slot : pass.writes) work.written += size(slot);
   for (const SlotIndex slot : pass.updates) {
@@ -399,7 +397,8 @@ void TemplateBuilder::collective(Direction direction, const CollectiveCall& call
                                            .message = message_of(call, size(call.input), in_place ? Bytes(0) : size(call.output)),
                                            .ranks = communicator.ranks,
                                            .stride = communicator.stride,
-                                           .library = call.library},
+                                           .library = call.library,
+                                           .routing = call.routing},
                         .group = communicator.group,
                         .stream = call.beside_compute ? stream_of(communicator.group) : OpStream::kCompute,
                         .reads = {},
@@ -435,7 +434,8 @@ LayerTemplate TemplateBuilder::build(const Ends& ends) && {
                       .cached_weights = cached_weights_};
   if (!context_.training.trainable.trains_all()) drop_unneeded_backward(layer, needs_input_gradient(context_, name_));
   if (in_layer() && overlaps_tensor_collectives(context_)) overlap_tensor_collectives(layer);
-  if (in_layer() && context_.parallel.delay_weight_gradients.value_or(false)) delay_weight_gradients(layer);
+  const bool delays = context_.model.has_experts() && context_.parallel.delay_weight_gradients.value_or(false);
+  if (in_layer() && delays) delay_weight_gradients(layer);
   store_low(layer, context_.framework);
   keep_for_reruns(layer, context_.framework);
   const std::vector<SlotIndex> kept = saved_slots(layer);

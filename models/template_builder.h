@@ -41,6 +41,7 @@ DType compute_dtype(Precision precision);
 DeviceShape device_shape(const TemplateContext&);
 
 enum class Direction : std::uint8_t { kForward, kBackward };
+constexpr Direction kForwardOp = Direction::kForward, kBackwardOp = Direction::kBackward;
 
 struct Weight {  // kNoSlot in both: the layer has none (no bias); in `gradient` alone: it is not trained
   SlotIndex value = kNoSlot, gradient = kNoSlot;
@@ -56,6 +57,7 @@ struct KernelPass {
   Bytes further_reads{}, further_writes{};
   bool random = false;
   OpStream stream = OpStream::kCompute;
+  std::int32_t launches = 1;  // kernels, one behind the other
 };
 
 // Of consecutive members of a group; `stride` is the distance of neighbours among the machine's devices.
@@ -72,6 +74,7 @@ struct CollectiveCall {
   bool beside_compute = false;               // on its group's communication stream, from the last compute op so far on
   std::optional<CommunicatorRanks> ranks{};  // none: the tensor-parallel group
   CollectiveLibrary library = CollectiveLibrary::kNccl;
+  Routing routing{};               // of a dispatch or combine
   std::optional<Bytes> message{};  // none: the whole of a gather or scatter, the larger buffer of an exchange
 };
 

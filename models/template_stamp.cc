@@ -9,8 +9,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 std::int32_t batch_index(OpGraphBuilder& builder, const Slot& slot, std::vector<BatchTensor>& batch) {
   for (std::size_t i = 0; i < batch.size(); ++i) {
     if (batch[i].name != slot.name) continue;
@@ -34,8 +32,6 @@ bool is_tied(const Slot& slot, const LayerTemplate* embedding) {
   return std::any_of(embedding->slots.begin(), embedding->slots.end(),
                      [&slot](const Slot& other) { return other.kind == slot.kind && other.name == slot.name; });
 }
-
-SlotIndex root_or_none(const SlotTable& table, SlotIndex slot) { return slot == kNoSlot ? kNoSlot : table.root[at(slot)]; }
 
 // Places the roots; weights and their gradients one behind another in their layer's storage.
 class Placement {

@@ -28,6 +28,7 @@ enum class OperandPlace : std::uint8_t {
   kTiedWeights,  // the embedding's, used by the head or a layer
   kTiedWeightGradients,
 };
+constexpr std::size_t at(OperandPlace place) { return static_cast<std::size_t>(place); }
 inline constexpr std::size_t kPlacesPerMicroBatch = 8;
 
 struct StampOperand {

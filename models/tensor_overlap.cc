@@ -8,8 +8,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 constexpr std::int64_t kPipelinePieces = 4;  // Transformer Engine module/base.py get_default_config: num_splits
 
 bool uses(const std::vector<SlotIndex>& slots, SlotIndex slot) { return std::find(slots.begin(), slots.end(), slot) != slots.end(); }

@@ -4,11 +4,11 @@
 
 namespace stepsim {
 
-bool has_metrics(const TemplateContext& context) { return context.framework.metric_passes > 0; }
+bool has_metrics(const TemplateContext& context) { return context.framework.metric_passes > 0 || context.framework.measures_accuracy; }
 
 bool metrics_follow_backward(const TemplateContext& context) {
   const bool one_sequence = context.model.encoder_layers == 0;  // the embedding's tokens are the head's
-  return has_metrics(context) && one_sequence && context.parallel.pipeline == 1 && context.training.trainable.trains_all();
+  return context.framework.metric_passes > 0 && one_sequence && context.parallel.pipeline == 1 && context.training.trainable.trains_all();
 }
 
 SlotIndex metric_logits(TemplateBuilder& builder) {
@@ -64,6 +64,52 @@ void add_metrics(TemplateBuilder& builder, Direction direction, SlotIndex logits
                              .holds = {logits, probabilities},
                              .kernel = MemoryKernel::kGather});
   }
+}
+
+void add_accuracy(TemplateBuilder& builder, SlotIndex logits, SlotIndex labels) {
+  if (!builder.context().framework.measures_accuracy) return;
+  const std::vector<std::int64_t> tokens = {builder.shape().tokens};
+  const Bytes size = builder.size(logits);
+  const SlotIndex loss = workspace(builder, "metric loss", tokens);
+  builder.pass(kForwardOp, {.name = "metric cross entropy",
+                            .module = "",
+                            .reads = {logits, labels},
+                            .writes = {loss},
+                            .updates = {},
+                            .holds = {},
+                            .kernel = MemoryKernel::kSoftmax});
+  const SlotIndex maxima = workspace(builder, "metric maxima", tokens);
+  builder.pass(kForwardOp, {.name = "metric maxima",  // max, max again, argmax
+                            .module = "",
+                            .reads = {logits, labels},
+                            .writes = {maxima},
+                            .updates = {},
+                            .holds = {},
+                            .kernel = MemoryKernel::kUnfused,
+                            .further_reads = size * 2});
+  const SlotIndex shifted = builder.add({.name = "metric shifted logits",
+                                         .kind = SlotKind::kWorkspace,
+                                         .size = {},
+                                         .shape = builder.slot(logits).shape,
+                                         .dtype = builder.slot(logits).dtype,
+                                         .role = Role::kLogits,
+                                         .module = ""});
+  builder.pass(kForwardOp, {.name = "metric shift",
+                            .module = "",
+                            .reads = {logits, maxima},
+                            .writes = {shifted},
+                            .updates = {},
+                            .holds = {},
+                            .kernel = MemoryKernel::kUnfused});
+  const SlotIndex sums = workspace(builder, "metric sums", tokens);
+  builder.pass(kForwardOp, {.name = "metric perplexity",  // exp_ in place, sum
+                            .module = "",
+                            .reads = {labels},
+                            .writes = {sums},
+                            .updates = {shifted},
+                            .holds = {loss, maxima},
+                            .kernel = MemoryKernel::kUnfused,
+                            .further_reads = size});
 }
 
 }  // namespace stepsim

@@ -18,4 +18,9 @@ SlotIndex metric_logits(TemplateBuilder&);
 // One pass after another; what one makes is gone before the next one starts. `labels`: of the batch.
 void add_metrics(TemplateBuilder&, Direction, SlotIndex logits, SlotIndex labels);
 
+// InternEvo's AccPerplex (model/metrics.py), eager, on the logits as the loss reads them, in the head's forward: a fused cross entropy, the
+// largest logit twice and its place, the differences to it, their exponentials in place and the sums: 9 times the logits, 36 B of an fp32
+// one. Nothing where the preset does not measure.
+void add_accuracy(TemplateBuilder&, SlotIndex logits, SlotIndex labels);
+
 }  // namespace stepsim

@@ -17,10 +17,6 @@ constexpr std::int64_t kMostCount = 1 << 20;                 // of sequences in 
 constexpr std::int64_t kMostRanks = 1 << 24;                 // of all kinds together
 constexpr std::int64_t kMostBucket = std::int64_t{1} << 50;  // bytes
 
-[[noreturn]] static void refuse(const char* flag, const std::string& found, const std::string& wanted) {
-  throw InputError({flag}, "found " + found + ", wanted " + wanted);
-}
-
 static void check_range(const char* flag, std::int64_t value, std::int64_t most) {
   if (value < 1 || value > most) refuse(flag, std::to_string(value), "a whole number from 1 to " + std::to_string(most));
 }

@@ -10,8 +10,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 // Where an op goes: nowhere, behind the experts' exchange, to the end.
 enum class Delay : std::uint8_t { kStays, kBehindExchange, kToEnd };
 

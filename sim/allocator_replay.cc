@@ -1,6 +1,9 @@
 #include "sim/allocator_replay.h"
 
 #include <algorithm>
+#include <atomic>
+#include <future>
+#include <thread>
 
 #include "sim/check.h"
 #include "sim/prefetch.h"
@@ -9,13 +12,24 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
+constexpr std::size_t kWorthThreads = 20'000;  // events; below, a thread takes longer to start than what it would do
+constexpr std::size_t kAhead = 16;             // events; measured
 
 // What happens in a step beside the log, in order of time.
 struct Aside {
   TimePoint time{};
   StorageId storage{};
   OpId op{};
+  std::size_t before = 0;  // the event of its course that it comes before
+};
+
+// What happens on some devices, in the order of the whole log. No device sees another: each has a course of its own, whose allocator stays
+// in the near caches and which a thread can run, unless somebody observes them all.
+struct Course {
+  std::int32_t first_device = 0, end_device = 0;
+  std::vector<MemoryEvent> log{};
+  std::vector<Aside> births{}, last_uses{};
+  std::int32_t step = 0;
 };
 
 class Replay {
@@ -25,10 +39,11 @@ class Replay {
     open_storages();
     note_births();
     note_last_uses();
+    part_courses();
   }
 
   std::vector<DeviceAllocation> devices() && {
-    for (step_ = 0; step_ < asked_.steps; ++step_) run_step();
+    run_courses();
     std::vector<DeviceAllocation> all;
     for (Device& device : devices_) {
       if (!device.done.refused) device.done.retries = device.allocator.retries();
@@ -127,28 +142,41 @@ class Replay {
     std::stable_sort(last_uses_.begin(), last_uses_.end(), [](const Aside& a, const Aside& b) { return a.time < b.time; });
   }
 
-  void run_step() {
-    constexpr std::size_t kAhead = 16;  // events
-    for (Device& device : devices_) device.now = {};
-    if (step_ > 0) end_step();
-    last_ = step_ + 1 == asked_.steps;
-    for (Device& device : devices_) {
-      if (step_ > 0) note(device, {});
-    }
-    std::size_t birth = step_ == 0 ? 0 : births_.size(), last_use = 0;
+  std::size_t course_of(std::int32_t device) const { return courses_.size() == 1 ? 0 : at(device); }
+
+  // Calls `use` with each event of device memory and its device.
+  template <class Use>
+  void for_each_device_event(const Use& use) const {
     const std::vector<MemoryEvent>& log = result_.memory;
     for (std::size_t i = 0; i < log.size(); ++i) {
       if (i + kAhead < log.size()) prefetch(&items_[at(log[i + kAhead].storage.index)]);
-      const MemoryEvent& event = log[i];
-      for (; birth < births_.size() && comes_before(births_[birth], event); ++birth) give_birth(births_[birth]);
-      for (; last_use < last_uses_.size() && last_uses_[last_use].time < event.at; ++last_use) let_go(last_uses_[last_use].storage);
-      take(event);
+      const std::int32_t device = items_[at(log[i].storage.index)].device;
+      if (device >= 0) use(log[i], device);
     }
-    for (; birth < births_.size(); ++birth) give_birth(births_[birth]);
-    for (Device& device : devices_) {
-      device.now.at_end = device.allocator.use();
-      device.done.steps.push_back(device.now);
-    }
+  }
+
+  void part_courses() {
+    courses_.resize(asked_.observer ? 1 : devices_.size());
+    for (std::int32_t i = 0; at(i) < courses_.size(); ++i) courses_[at(i)].first_device = i;
+    for (Course& course : courses_) course.end_device = courses_.size() == 1 ? graph_.device_count() : course.first_device + 1;
+    std::vector<std::size_t> events(courses_.size(), 0);
+    for_each_device_event([&](const MemoryEvent&, std::int32_t device) { ++events[course_of(device)]; });
+    for (std::size_t i = 0; i < courses_.size(); ++i) courses_[i].log.reserve(events[i]);
+    const auto put = [this](const Aside& aside, std::vector<Aside> Course::*list) {
+      const std::int32_t device = items_[at(aside.storage.index)].device;
+      if (device < 0) return;
+      Course& course = courses_[course_of(device)];
+      (course.*list).push_back({aside.time, aside.storage, aside.op, course.log.size()});
+    };
+    std::size_t birth = 0, last_use = 0;
+    for_each_device_event([&](const MemoryEvent& event, std::int32_t device) {
+      for (; birth < births_.size() && comes_before(births_[birth], event); ++birth) put(births_[birth], &Course::births);
+      for (; last_use < last_uses_.size() && last_uses_[last_use].time < event.at; ++last_use) {
+        put(last_uses_[last_use], &Course::last_uses);
+      }
+      courses_[course_of(device)].log.push_back(event);
+    });
+    for (; birth < births_.size(); ++birth) put(births_[birth], &Course::births);
   }
 
   // An op claims before it lets go; at one time ops come in the order of their launches.
@@ -157,19 +185,72 @@ class Replay {
     return event.by.valid() && graph_.issue_position(birth.op) <= graph_.issue_position(event.by);
   }
 
-  // What lives at the end of a step and not at the beginning.
-  void end_step() {
-    for (PoolUse& pool : pools_) pool.live = 0;  // what is resident is claimed anew, within the pool's room
-    for (std::size_t i = 0; i < items_.size(); ++i) {
-      Item& item = items_[i];
-      if (item.claim.block < 0 || graph_.storages()[i].live_at_start) continue;
+  // Which thread runs which changes no result.
+  void run_courses() {
+    std::atomic<std::size_t> next = 0;
+    const auto run_some = [&] {
+      for (std::size_t i = next++; i < courses_.size(); i = next++) run(courses_[i]);
+    };
+    const std::size_t cores = std::max(1U, std::thread::hardware_concurrency());
+    const std::size_t threads = result_.memory.size() < kWorthThreads ? 1 : std::min(cores, courses_.size());
+    std::vector<std::future<void>> others;
+    for (std::size_t i = 1; i < threads; ++i) others.push_back(std::async(std::launch::async, run_some));
+    run_some();
+    for (std::future<void>& other : others) other.get();
+  }
+
+  void run(Course& course) {
+    for (course.step = 0; course.step < asked_.steps; ++course.step) run_step(course);
+    course.log = {};
+  }
+
+  void run_step(const Course& course) {
+    const std::span<Device> devices = std::span(devices_).subspan(at(course.first_device), at(course.end_device - course.first_device));
+    for (Device& device : devices) device.now = {};
+    if (course.step > 0) {
+      end_step(course);
+      for (Device& device : devices) note(device, course, {});
+    }
+    const std::vector<MemoryEvent>& log = course.log;
+    std::size_t birth = course.step == 0 ? 0 : course.births.size(), last_use = 0;
+    for (std::size_t i = 0; i < log.size(); ++i) {
+      if (i + kAhead < log.size()) prefetch(&items_[at(log[i + kAhead].storage.index)]);
+      for (; birth < course.births.size() && course.births[birth].before == i; ++birth) give_birth(course.births[birth], course);
+      for (; last_use < course.last_uses.size() && course.last_uses[last_use].before == i; ++last_use) {
+        let_go(course.last_uses[last_use].storage);
+      }
+      take(log[i], course);
+    }
+    for (; birth < course.births.size(); ++birth) give_birth(course.births[birth], course);
+    for (Device& device : devices) {
+      device.now.at_end = device.allocator.use();
+      device.done.steps.push_back(device.now);
+    }
+  }
+
+  // Lets go what lives at the end of a step and not at the beginning.
+  void end_step(const Course& course) {
+    for (std::size_t i = 0; i < pools_.size(); ++i) {
+      const std::int32_t device = graph_.pools()[i].device.index;
+      // What is resident is claimed anew, within the pool's room.
+      if (device >= course.first_device && device < course.end_device) pools_[i].live = 0;
+    }
+    std::vector<StorageId> left;
+    for (const MemoryEvent& event : course.log) {
+      const std::size_t i = at(event.storage.index);
+      if (event.bytes.value > 0 && items_[i].claim.block >= 0 && !graph_.storages()[i].live_at_start) left.push_back(event.storage);
+    }
+    std::sort(left.begin(), left.end());
+    left.erase(std::unique(left.begin(), left.end()), left.end());
+    for (const StorageId id : left) {
+      Item& item = items_[at(id.index)];
       devices_[at(item.device)].allocator.release(item.claim);
       item.claim = {};
     }
   }
 
-  void give_birth(const Aside& birth) {
-    claim({.at = birth.time, .storage = birth.storage, .by = birth.op, .bytes = size_of(birth.storage)});
+  void give_birth(const Aside& birth, const Course& course) {
+    claim({.at = birth.time, .storage = birth.storage, .by = birth.op, .bytes = size_of(birth.storage)}, course);
   }
   Bytes size_of(StorageId id) const { return graph_.storages()[at(id.index)].size; }
 
@@ -180,12 +261,11 @@ class Replay {
     device.allocator.let_go(item.claim);
   }
 
-  void take(const MemoryEvent& event) {
+  void take(const MemoryEvent& event, const Course& course) {
     Item& item = items_[at(event.storage.index)];
-    if (item.device < 0) return;
     if (event.bytes.value > 0) {
-      if (step_ == 0 && !event.by.valid() && !is_born_.empty() && is_born_[at(event.storage.index)]) return;
-      if (item.claim.block < 0) claim(event);
+      if (course.step == 0 && !event.by.valid() && !is_born_.empty() && is_born_[at(event.storage.index)]) return;
+      if (item.claim.block < 0) claim(event, course);
       return;
     }
     if (const std::int32_t pool = growing_pool(event.storage); pool >= 0) {
@@ -196,23 +276,23 @@ class Replay {
     Device& device = devices_[at(item.device)];
     device.allocator.release(item.claim);
     item.claim = {};
-    note(device, event.at);
+    note(device, course, event.at);
   }
 
-  void claim(const MemoryEvent& event) {
+  void claim(const MemoryEvent& event, const Course& course) {
     Item& item = items_[at(event.storage.index)];
     if (item.stream < 0) item.stream = stream_of(event, item.device);
     Device& device = devices_[at(item.device)];
     const std::int32_t pool = growing_pool(event.storage);
     if (pool < 0) {
-      item.claim = granted(device, event, event.bytes, item.stream);
+      item.claim = granted(device, event, event.bytes, item.stream, course.step);
     } else {
       PoolUse& use = pools_[at(pool)];
       use.live += event.bytes.value;
-      if (use.live > use.high_water) granted(device, event, Bytes(use.live - use.high_water), item.stream);
+      if (use.live > use.high_water) granted(device, event, Bytes(use.live - use.high_water), item.stream, course.step);
       use.high_water = std::max(use.high_water, use.live);
     }
-    note(device, event.at);
+    note(device, course, event.at);
   }
 
   // The never-shrinking pool that the storage lies in; -1: none.
@@ -222,10 +302,10 @@ class Replay {
     return pool >= 0 && graph_.pools()[at(pool)].never_shrinks ? pool : -1;
   }
 
-  CachingAllocator::Claim granted(Device& device, const MemoryEvent& event, Bytes request, std::int32_t stream) {
+  CachingAllocator::Claim granted(Device& device, const MemoryEvent& event, Bytes request, std::int32_t stream, std::int32_t step) {
     const std::optional<CachingAllocator::Claim> claim = device.allocator.claim(request, stream);
     if (claim) return *claim;
-    device.done.refused = AllocatorRefusal{.step = step_,
+    device.done.refused = AllocatorRefusal{.step = step,
                                            .at = event.at,
                                            .by = event.by,
                                            .storage = event.storage,
@@ -250,7 +330,7 @@ class Replay {
     return own.valid() ? own.index : compute;
   }
 
-  void note(Device& device, TimePoint time) {
+  void note(Device& device, const Course& course, TimePoint time) {
     const AllocatorUse& use = device.allocator.use();
     StepAllocation& now = device.now;
     const bool fuller = use.reserved == now.at_peak.reserved && use.allocated > now.at_peak.allocated;
@@ -264,7 +344,7 @@ class Replay {
     }
     now.active_peak = std::max(now.active_peak, use.active);
     now.unusable_peak = std::max(now.unusable_peak, use.unusable);
-    if (last_ && asked_.observer) {
+    if (asked_.observer && course.step + 1 == asked_.steps) {
       asked_.observer({time, DeviceId{static_cast<std::int32_t>(&device - devices_.data())}, use});
     }
   }
@@ -277,8 +357,7 @@ class Replay {
   std::vector<PoolUse> pools_;
   std::vector<Aside> births_, last_uses_;
   std::vector<bool> is_born_;  // empty: none
-  std::int32_t step_ = 0;
-  bool last_ = false;
+  std::vector<Course> courses_;
 };
 
 }  // namespace

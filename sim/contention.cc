@@ -10,7 +10,6 @@ namespace {
 
 constexpr std::uint64_t kCapacity = std::uint64_t{1} << 30;
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
 std::uint64_t use(const Share& load) { return std::uint64_t{load.peers} * load.fraction; }
 
 }  // namespace

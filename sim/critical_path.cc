@@ -15,8 +15,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 PathStep step_of(const OpGraph& graph, const OpRun& run) {
   const StreamId stream = graph.op(run.op).stream;
   const DeviceId device = stream.valid() ? graph.streams()[at(stream.index)].device : DeviceId{};

@@ -9,8 +9,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 constexpr std::size_t kPrefetched = 8;  // launches ahead; measured
 
 }  // namespace

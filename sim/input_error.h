@@ -18,4 +18,10 @@ class InputError : public std::runtime_error {
   InputError(const SourceLocation& where, const std::string& problem);
 };
 
+// Of a flag, not of a file.
+[[noreturn]] inline void refuse(const std::string& flag, const std::string& problem) { throw InputError({flag}, problem); }
+[[noreturn]] inline void refuse(const std::string& flag, const std::string& found, const std::string& wanted) {
+  refuse(flag, "found " + found + ", wanted " + wanted);
+}
+
 }  // namespace stepsim

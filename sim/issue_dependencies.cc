@@ -10,8 +10,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 struct Dependency {
   OpId from{}, to{};
   EdgeKind kind = EdgeKind::kEndToStart;

@@ -6,8 +6,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 constexpr TimePoint kDidNotRun = TimePoint::min();
 
 // A time of each op's run, by op.

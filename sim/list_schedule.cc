@@ -14,8 +14,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 struct DeviceClaim {
   DeviceId device{};
   std::int64_t size = 0;

@@ -12,8 +12,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 enum Spaces : std::uint8_t { kNoSpace = 0, kDeviceSpace = 1, kHostSpace = 2, kBothSpaces = 3 };
 
 // The claims and releases of both spaces, taken step by step.

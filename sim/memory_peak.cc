@@ -11,8 +11,6 @@ namespace {
 
 using WideSum = __int128;  // of sizes, each of which may be as large as an int64
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 Bytes saturated(WideSum size) {
   return Bytes(static_cast<std::int64_t>(std::min<WideSum>(size, std::numeric_limits<std::int64_t>::max())));
 }

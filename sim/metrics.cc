@@ -14,8 +14,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 bool is_transfer(OpClass of) { return of == OpClass::kCollective || of == OpClass::kPointToPoint; }
 bool is_copy(OpClass of) { return of == OpClass::kCopyToHost || of == OpClass::kCopyToDevice; }
 

@@ -6,12 +6,6 @@
 
 namespace stepsim {
 
-namespace {
-
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
-}  // namespace
-
 std::int32_t OpCosts::looked_up(WorkId work, DeviceId device, TransferSide side) {
   const auto of_device = (static_cast<std::uint64_t>(device.index) << 2) | static_cast<std::uint64_t>(side);  // 31 and 2 bits
   const std::uint64_t key = (static_cast<std::uint64_t>(work.index) << 33) | of_device;

@@ -17,8 +17,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 // Rows of compressed sparse rows are addressed by 32 bits; a graph above that is refused, not wrapped.
 std::uint32_t row_end(std::size_t size) {
   STEPSIM_CHECK(size <= std::numeric_limits<std::uint32_t>::max());
@@ -144,9 +142,7 @@ OpGraph with_issue_order(OpGraph graph, std::span<const OpId> order) {
   return graph;
 }
 
-namespace {
-
-struct WorkHash {
+struct GraphWorkHash {
   // One multiplication a value, as in FxHash, and the finalizer of splitmix64 (Steele et al., OOPSLA 2014, figure 15) at the end.
   static std::size_t with(std::size_t seed, std::int64_t value) {
     return (std::rotl(seed, 5) ^ static_cast<std::size_t>(value)) * 0x9e3779b97f4a7c15u;
@@ -164,13 +160,15 @@ struct WorkHash {
   }
   std::size_t operator()(const Marker&) const { return 0; }
   std::size_t operator()(const Gemm& w) const {
-    return hash_of(w.m, w.n, w.k, w.batch, w.dtype, w.transpose_a, w.transpose_b, w.accumulate_fp32);
+    return hash_of(w.m, w.n, w.k, w.batch, w.dtype, w.transpose_a, w.transpose_b, w.accumulate_fp32, w.in_flight);
   }
   std::size_t operator()(const Attention& w) const {
     return hash_of(w.batch, w.heads, w.kv_heads, w.queries, w.keys, w.head_dim, w.dtype, w.causal, w.backward, w.kernel);
   }
-  std::size_t operator()(const MemoryBound& w) const { return hash_of(w.read.value, w.written.value, w.kernel); }
-  std::size_t operator()(const Collective& w) const { return hash_of(w.kind, w.message.value, w.ranks, w.stride); }
+  std::size_t operator()(const MemoryBound& w) const { return hash_of(w.read.value, w.written.value, w.kernel, w.launches); }
+  std::size_t operator()(const Collective& w) const {
+    return hash_of(w.kind, w.message.value, w.ranks, w.stride, w.library, w.routing.experts, w.routing.choices);
+  }
   std::size_t operator()(const Copy& w) const { return hash_of(w.bytes.value, w.direction, w.pinned, w.allocates); }
   std::size_t operator()(const Given& w) const { return hash_of(w.index, w.op_class); }
   std::size_t operator()(const OpWork& work) const {
@@ -183,11 +181,9 @@ struct TextHash {
   std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
 };
 
-}  // namespace
-
 struct OpGraphBuilder::State {
   OpGraph graph;
-  std::unordered_map<OpWork, WorkId, WorkHash> work_ids;
+  std::unordered_map<OpWork, WorkId, GraphWorkHash> work_ids;
   std::unordered_map<std::string, std::vector<LabelId>, TextHash, std::equal_to<>> label_ids;  // one a bucket
   struct LateEdge {
     OpId to;
@@ -406,10 +402,10 @@ OpGraph OpGraphBuilder::build() && {
 namespace {
 
 // Vertices: the start of op i is i, its launch is ops + i. An arc: the second cannot come before the first.
-using Waits = boost::compressed_sparse_row_graph<boost::directedS>;
+using WaitGraph = boost::compressed_sparse_row_graph<boost::directedS>;
 using Vertex = std::size_t;
 
-Waits waits_of(const OpGraph& graph) {
+WaitGraph waits_of(const OpGraph& graph) {
   const std::size_t ops = graph.ops().size();
   std::vector<std::pair<Vertex, Vertex>> arcs;
   for (std::int32_t index = 0; at(index) < ops; ++index) {
@@ -427,11 +423,11 @@ Waits waits_of(const OpGraph& graph) {
     const std::span<const OpId> order = graph.stream_order(StreamId{stream});
     for (std::size_t i = 1; i < order.size(); ++i) arcs.emplace_back(at(order[i - 1].index), at(order[i].index));
   }
-  return Waits(boost::edges_are_unsorted, arcs.begin(), arcs.end(), 2 * ops);
+  return WaitGraph(boost::edges_are_unsorted, arcs.begin(), arcs.end(), 2 * ops);
 }
 
 // The shortest cycle through `start`, which lies in a strong component with one: breadth first within the component.
-std::vector<Vertex> shortest_cycle(const Waits& waits, const std::vector<std::size_t>& component, Vertex start) {
+std::vector<Vertex> shortest_cycle(const WaitGraph& waits, const std::vector<std::size_t>& component, Vertex start) {
   std::unordered_map<Vertex, Vertex> reached_from;
   std::vector<Vertex> frontier{start};
   for (std::size_t i = 0; i < frontier.size(); ++i) {
@@ -473,7 +469,7 @@ static bool waits_only_backwards(const OpGraph& graph) {
 std::vector<OpId> find_cycle(const OpGraph& graph) {
   if (waits_only_backwards(graph)) return {};
   const std::size_t ops = graph.ops().size();
-  const Waits waits = waits_of(graph);
+  const WaitGraph waits = waits_of(graph);
   std::vector<std::size_t> component(2 * ops);
   const std::size_t components =
       boost::strong_components(waits, boost::make_iterator_property_map(component.begin(), boost::get(boost::vertex_index, waits)));

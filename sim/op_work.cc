@@ -1,5 +1,6 @@
 #include "sim/op_work.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "sim/check.h"
@@ -14,7 +15,6 @@ Bytes saturated(double bytes) {
   return Bytes(static_cast<std::int64_t>(bytes));
 }
 
-double as_double(std::int64_t value) { return static_cast<double>(value); }
 double bytes_per_element(DType dtype) { return as_double(bits_of(dtype)) / 8; }
 
 struct ClassOf {
@@ -115,6 +115,20 @@ struct TrafficOf {
 };
 
 }  // namespace
+
+// One part's experts are all missed with probability (reachable - part) / reachable x (reachable - part - 1) / (reachable - 1) x ...
+double parts_reached(const Routing& routing, std::int64_t parts) {
+  STEPSIM_CHECK(routing.experts >= 1);
+  STEPSIM_CHECK(parts >= 1);
+  const std::int64_t part = std::max<std::int64_t>(1, routing.experts / parts), group = routing.experts / std::max(1, routing.groups);
+  const bool grouped = routing.best_groups < routing.groups && part <= group;
+  const std::int64_t reachable = grouped ? group * routing.best_groups : routing.experts;
+  double missed = 1;
+  for (std::int64_t i = 0; i < routing.choices && missed > 0; ++i) {
+    missed *= std::max(0.0, as_double(reachable - part - i)) / as_double(reachable - i);
+  }
+  return as_double(reachable) / as_double(part) * (1 - missed);
+}
 
 OpClass op_class(const OpWork& work) { return std::visit(ClassOf{}, work); }
 Flops arithmetic(const OpWork& work) { return std::visit(ArithmeticOf{}, work); }

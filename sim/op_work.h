@@ -19,6 +19,7 @@ struct Gemm {
   bool transpose_a = false, transpose_b = false;  // TN forward, NN input gradient, NT weight gradient
   bool accumulate_fp32 = false;                   // weight gradient added to an fp32 buffer (reads and writes 4 mn)
   bool accumulate = false;                        // added to what C holds, in its dtype: C is read too
+  std::int8_t in_flight = 0;                      // 0: one kernel for all of the batch; n: a kernel each, n at a time (on n streams)
   friend auto operator<=>(const Gemm&, const Gemm&) = default;
 };
 
@@ -47,6 +48,7 @@ enum class MemoryKernel : std::int8_t {
 struct MemoryBound {
   Bytes read{}, written{};
   MemoryKernel kernel = MemoryKernel::kFusedElementwise;
+  std::int32_t launches = 1;  // kernels, one behind the other, that share the bytes evenly
   friend auto operator<=>(const MemoryBound&, const MemoryBound&) = default;
 };
 
@@ -64,6 +66,17 @@ enum class CollectiveKind : std::int8_t {
 // Who moves the bytes: kernels of NCCL, or those of an expert-parallel library (dispatch and combine).
 enum class CollectiveLibrary : std::int8_t { kNccl, kDeepEp, kHybridEp };
 
+// Where tokens go: to `choices` of `experts`, which are spread evenly over the ranks, without order and none twice; within the best
+// `best_groups` of `groups` equal groups of consecutive experts. No experts: nothing is known, every rank gets its own part.
+struct Routing {
+  std::int32_t experts = 0, choices = 0;
+  std::int32_t groups = 1, best_groups = 1;
+  friend auto operator<=>(const Routing&, const Routing&) = default;
+};
+
+// Of `parts` equal parts of the experts, how many a token goes to, on average over uniform choices.
+double parts_reached(const Routing& routing, std::int64_t parts);
+
 // `message` is the full tensor: what an all-gather ends with, a reduce-scatter starts from, an all-reduce keeps. All-to-all: the buffer of
 // one rank. Dispatch and combine: what one rank sends, or gets back, in all, a token once for each rank that it goes to, its own included.
 struct Collective {
@@ -72,6 +85,7 @@ struct Collective {
   std::int32_t ranks = 1;
   std::int32_t stride = 1;  // distance of neighbouring ranks in the machine: 1 = consecutive GPUs (tensor parallel)
   CollectiveLibrary library = CollectiveLibrary::kNccl;  // of a dispatch or combine
+  Routing routing{};  // likewise: over the network a token goes once to each NVLink domain, where a rank hands it on to the others
   friend auto operator<=>(const Collective&, const Collective&) = default;
 };
 

@@ -49,7 +49,6 @@ class PoolGate {
     bool claimed = false;
   };
   static std::size_t index(OpId op) { return static_cast<std::size_t>(op.index); }
-  static std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
   std::span<const Use> uses(OpId op) const {
     return std::span<const Use>(uses_).subspan(use_begin_[index(op)], use_begin_[index(op) + 1] - use_begin_[index(op)]);
   }

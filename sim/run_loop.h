@@ -45,7 +45,6 @@ class RunLoop {
     std::optional<std::uint32_t> slot{};  // while it waits and loads something
   };
   static constexpr std::uint32_t kNoSlot = 0xffffffff;
-  static std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
   bool has(OpId op, RunPlan::Flag flag) const { return (plan_.flags[at(op.index)] & flag) != 0; }
 
   // What one happening leads to: in run_loop.cc, where the functions are inline because they run once for each op.

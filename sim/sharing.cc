@@ -12,8 +12,6 @@ namespace {
 constexpr std::uint64_t kCapacity = std::uint64_t{1} << 30;
 constexpr int kSlopeBits = 60;
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 // x = t / d at level t, in 2^-48, rounded down; at least 1, so that every op ends.
 std::uint64_t rate_at(std::uint64_t level, std::uint32_t fraction, std::uint32_t weight) {
   const Uint128 scaled = (Uint128{level} * weight) << 30;

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -19,8 +20,14 @@ struct Quantity {  // unlike units do not add, a bare number does not convert
   Rep value{};
   constexpr Quantity() = default;
   explicit constexpr Quantity(Rep v) : value(v) {}
-  constexpr Quantity& operator+=(Quantity b) { value += b.value; return *this; }
-  constexpr Quantity& operator-=(Quantity b) { value -= b.value; return *this; }
+  constexpr Quantity& operator+=(Quantity b) {
+    value += b.value;
+    return *this;
+  }
+  constexpr Quantity& operator-=(Quantity b) {
+    value -= b.value;
+    return *this;
+  }
   friend constexpr Quantity operator+(Quantity a, Quantity b) { return Quantity(a.value + b.value); }
   friend constexpr Quantity operator-(Quantity a, Quantity b) { return Quantity(a.value - b.value); }
   friend constexpr Quantity operator*(Quantity a, Rep k) { return Quantity(a.value * k); }
@@ -47,6 +54,14 @@ using WorkId = Id<struct WorkTag>;
 using ResourceId = Id<struct ResourceTag>;
 using LabelId = Id<struct LabelTag>;
 
+// Indices are kept in 32 bits, tables are indexed by std::size_t.
+constexpr std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
+
+constexpr double as_double(std::int64_t value) { return static_cast<double>(value); }
+
+constexpr double gib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+constexpr double gib(Bytes bytes) { return gib(bytes.value); }
+
 // A quantity in text that cannot be read. what() is "found X, wanted Y" without a place: the loader that knows the place adds it.
 class QuantityError : public std::exception {
  public:
@@ -65,7 +80,8 @@ Duration parse_duration(std::string_view text);
 BytesPerSecond parse_bytes_per_second(std::string_view text);
 FlopsPerSecond parse_flops_per_second(std::string_view text);
 
-// Shortest readable form: print_bytes -> "12.35 GiB"; print_duration -> "1.234 ms"; three or four significant digits, same on every machine.
+// Shortest readable form: print_bytes -> "12.35 GiB"; print_duration -> "1.234 ms"; three or four significant digits, same on every
+// machine.
 std::string print_bytes(Bytes);
 std::string print_duration(Duration);
 std::string print_bytes_per_second(BytesPerSecond);

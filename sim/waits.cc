@@ -9,8 +9,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 constexpr std::int32_t kDidNotRun = -1;
 
 }  // namespace

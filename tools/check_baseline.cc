@@ -14,10 +14,10 @@
 
 namespace stepsim {
 
-using Json = nlohmann::json;
+using ParsedJson = nlohmann::json;
 
-constexpr int kDeepest = 64;         // levels of JSON
-constexpr double kPerSecond = 1e12;  // of picoseconds
+constexpr int kDeepest = 64;              // levels of JSON
+constexpr double kPicosPerSecond = 1e12;  // of picoseconds
 
 // "+2%" as 0.02.
 static std::optional<double> percentage(const std::string& text) {
@@ -56,7 +56,7 @@ static std::int64_t limit_of(const std::string& flag, const std::string& text, c
   return static_cast<std::int64_t>(limit);
 }
 
-static double number_of(const Json& json, const std::string& file, const char* name) {
+static double number_of(const ParsedJson& json, const std::string& file, const char* name) {
   if (!json.contains(name) || !json[name].is_number()) {
     throw InputError({file}, std::string("found no number ") + name + ", wanted the JSON of an earlier run");
   }
@@ -66,18 +66,18 @@ static double number_of(const Json& json, const std::string& file, const char* n
 }
 
 // Deeper nesting than any run writes would only cost memory.
-static Json parse_baseline(const std::string& file) {
+static ParsedJson parse_baseline(const std::string& file) {
   const std::string text = read_text_file(file);
-  const auto shallow = [&file](int depth, Json::parse_event_t, const Json&) {
+  const auto shallow = [&file](int depth, ParsedJson::parse_event_t, const ParsedJson&) {
     if (depth > kDeepest) throw InputError({file}, fmt::format("found JSON nested deeper than {}, wanted less", kDeepest));
     return true;
   };
-  return Json::parse(text, shallow, false);
+  return ParsedJson::parse(text, shallow, false);
 }
 
 // "llama3-8b" of {"job": {"model": {"name": {"value": "llama3-8b"}}}}.
-static std::string name_in(const Json& json, const std::string& file, const char* section) {
-  const Json::json_pointer pointer(fmt::format("/job/{}/name/value", section));
+static std::string name_in(const ParsedJson& json, const std::string& file, const char* section) {
+  const ParsedJson::json_pointer pointer(fmt::format("/job/{}/name/value", section));
   if (!json.contains(pointer) || !json[pointer].is_string()) {
     throw InputError({file}, fmt::format("found no {} of a job, wanted the JSON of an earlier run", section));
   }
@@ -104,8 +104,8 @@ static bool same_name(const std::string& a, const std::string& b) {
 }
 
 // What --rank described in the run that wrote the file.
-static std::string rank_in(const Json& json, const std::string& file) {
-  const Json::json_pointer rank("/job/parallel/rank/value"), stages("/job/parallel/pp/value");
+static std::string rank_in(const ParsedJson& json, const std::string& file) {
+  const ParsedJson::json_pointer rank("/job/parallel/rank/value"), stages("/job/parallel/pp/value");
   if (!json.contains(rank)) return "worst";
   if (!json[rank].is_string() || !json.contains(stages) || !json[stages].is_number_integer()) {
     throw InputError({file}, "found a rank that is no text, or no pipeline stages, wanted the JSON of an earlier run");
@@ -113,7 +113,7 @@ static std::string rank_in(const Json& json, const std::string& file) {
   return described_rank(json[rank], json[stages]);
 }
 
-static void check_same_job(const Json& json, const std::string& file, const CheckedJob& job) {
+static void check_same_job(const ParsedJson& json, const std::string& file, const CheckedJob& job) {
   if (!json.contains("schema_version") || json["schema_version"] != kSchemaVersion) {
     const std::string found = json.contains("schema_version") ? json["schema_version"].dump(-1, ' ', true) : "none";
     throw InputError({file},
@@ -128,12 +128,12 @@ static void check_same_job(const Json& json, const std::string& file, const Chec
 }
 
 static void read_baseline(const std::string& file, const CheckedJob& job, CheckLimits& limits) {
-  const Json json = parse_baseline(file);
+  const ParsedJson json = parse_baseline(file);
   if (!json.is_object() || !json.contains("memory") || !json["memory"].is_object()) {
     throw InputError({file}, "found no JSON of a run, wanted what `stepsim run --json` writes");
   }
   check_same_job(json, file, job);
-  const double picoseconds = number_of(json, file, "step_time_s") * kPerSecond;
+  const double picoseconds = number_of(json, file, "step_time_s") * kPicosPerSecond;
   if (picoseconds > 9e18) throw InputError({file}, "found a step_time_s above 106 days, wanted the JSON of an earlier run");
   limits.baseline_time = Duration(std::llround(picoseconds));
   limits.baseline_peak = Bytes(std::llround(number_of(json["memory"], file, "peak_allocated_bytes")));

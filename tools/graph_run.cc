@@ -91,8 +91,6 @@ std::string resource_name(const ResourceUse& use, const OpGraph& graph, const Ma
   return queue.device.valid() ? device_name(queue.device) + " " + kind : kind;
 }
 
-static double gib(Bytes bytes) { return static_cast<double>(bytes.value) / (1 << 30); }
-
 OutOfMemoryText out_of_memory_text(const OpGraph& graph, const StepResult& result, const std::vector<std::string>& role_names) {
   STEPSIM_CHECK(result.out_of_memory.has_value());
   const OutOfMemory& out = *result.out_of_memory;

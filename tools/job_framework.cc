@@ -9,13 +9,13 @@ namespace stepsim {
 
 namespace {
 
-constexpr std::string_view kSection = "framework.";
+constexpr std::string_view kFrameworkSection = "framework.";
 
 std::vector<std::pair<std::string, std::string>> changed_fields(JobValues& values, const JobEntries& entries) {
   std::vector<std::pair<std::string, std::string>> fields;
   for (const auto& [path, entry] : entries.values) {
-    if (path.compare(0, kSection.size(), kSection) != 0 || path == "framework.name") continue;
-    const std::string field = path.substr(kSection.size());
+    if (path.compare(0, kFrameworkSection.size(), kFrameworkSection) != 0 || path == "framework.name") continue;
+    const std::string field = path.substr(kFrameworkSection.size());
     if (field == "version" || field == "source" || field == "base") {
       values.fail(path, "found a " + field + ", wanted framework.name (NAME@VERSION) and fields that differ from it");
     }
@@ -82,8 +82,8 @@ std::vector<Condition> conditions(const Job& job) {
       {!unfused, {"saves_softmax_statistics"}},
       {low, {"saves_quantised_inputs"}},
       {job.model.has_experts(),
-       {"groups_expert_products", "copies_expert_probabilities", "unpermutes_with_probabilities", "fused_expert_mlp", "fused_permutation",
-        "eager_expert_activation", "permutes_in_exchange", "reads_expert_counts"}},
+       {"groups_expert_products", "copies_expert_probabilities", "unpermutes_with_probabilities", "fused_expert_mlp", "expert_streams",
+        "fused_permutation", "eager_expert_activation", "permutes_in_exchange", "reads_expert_counts"}},
       {job.placement.granularity != RecomputeGranularity::kNone, {"stops_after_last_saved", "keeps_unread_products"}}};
 }
 
@@ -113,7 +113,7 @@ void note_framework(JobValues& values, const DescribedFramework& framework, cons
     return std::any_of(asked.begin(), asked.end(), [&](const Condition& each) { return !each.holds && among(each.fields, field); });
   };
   for (const FrameworkField& field : framework.fields) {
-    const std::string path = std::string(kSection) + field.name;
+    const std::string path = std::string(kFrameworkSection) + field.name;
     if (field.said_by.empty()) {
       values.note_given(path);
       continue;

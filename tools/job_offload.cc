@@ -9,7 +9,7 @@ namespace stepsim {
 
 namespace {
 
-constexpr std::string_view kSection = "placement.";
+constexpr std::string_view kPlacementSection = "placement.";
 
 // Reads knobs over values that a preset has, and notes the preset's where the job says nothing.
 class Knobs {
@@ -50,7 +50,7 @@ class Knobs {
   // What the placement decides by itself.
   void note(const char* name, const std::string& value) { values_.note(path(name), value, "default: " + reason_, JobValue::Form::kText); }
 
-  static std::string path(const char* name) { return std::string(kSection) + name; }
+  static std::string path(const char* name) { return std::string(kPlacementSection) + name; }
   const std::string& reason() const { return reason_; }
 
  private:

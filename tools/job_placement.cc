@@ -66,16 +66,16 @@ static PlacementRow read_row(JobValues& values, const std::string& prefix) {
   row.last_micro_batch = last_micro_batch.value_or(-1);
   if (const std::optional<std::string> slices = values.optional_text(prefix + "slices")) {
     const std::size_t slash = slices->find('/');
-    const std::optional<std::int64_t> part = whole_number(std::string_view(*slices).substr(0, slash));
-    const std::optional<std::int64_t> of =
-        slash == std::string::npos ? std::nullopt : whole_number(std::string_view(*slices).substr(slash + 1));
-    if (!part || !of || *of < 1 || *of > kMostSlices || *part < 1 || *part > *of) {
+    const auto number = [](std::string_view text) { return whole_number(text).value_or(0); };
+    const std::int64_t part = number(std::string_view(*slices).substr(0, slash));
+    const std::int64_t of = slash == std::string::npos ? 0 : number(std::string_view(*slices).substr(slash + 1));
+    if (of < 1 || of > kMostSlices || part < 1 || part > of) {
       values.fail(prefix + "slices",
                   fmt::format("found \"{}\", wanted K/N: the first K of N equal parts, N at most {}", *slices, kMostSlices));
     }
     if (row.action != PlacementAction::kOffload) values.fail(prefix + "slices", "found slices with " + action + ", wanted action offload");
-    row.slices = static_cast<std::int32_t>(*part);
-    row.of_slices = static_cast<std::int32_t>(*of);
+    row.slices = static_cast<std::int32_t>(part);
+    row.of_slices = static_cast<std::int32_t>(of);
   }
   return row;
 }

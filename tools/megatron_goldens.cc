@@ -12,7 +12,7 @@ namespace stepsim {
 
 namespace {
 
-using Json = nlohmann::json;
+using ParsedJson = nlohmann::json;
 using Values = std::map<std::string, std::string>;
 
 // What is no argument.
@@ -32,7 +32,7 @@ std::map<std::string, Values> read_configs(const std::string& table_file) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) return {};
   const std::string text = read_text_file(path.string(), kLargestTable);
-  const Json all = Json::parse(text, nullptr, false);
+  const ParsedJson all = ParsedJson::parse(text, nullptr, false);
   const auto refuse = [&](const std::string& found) {
     throw InputError({path.string()}, "found " + found + ", wanted an object of arguments for each case");
   };

@@ -9,8 +9,6 @@
 
 namespace stepsim {
 
-static double gib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
-
 PeakAccount peak_account(const StepRun& run) {
   const OpGraph& graph = run.step.graph;
   const DeviceMemory& worst = run.run.worst();

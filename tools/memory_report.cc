@@ -14,9 +14,6 @@ namespace stepsim {
 
 using Json = nlohmann::ordered_json;
 
-static double gib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
-static double gib(Bytes bytes) { return gib(bytes.value); }
-
 // One number where both ends look the same.
 static std::string range_text(std::int64_t lower, std::int64_t upper) {
   const std::string low = fmt::format("{:.2f}", gib(lower)), high = fmt::format("{:.2f}", gib(upper));

@@ -11,8 +11,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 struct Span {
   TimePoint begin{}, end{};
 };

@@ -12,8 +12,6 @@ namespace {
 // meta-pytorch/torchtune torchtune/training/_activation_offloading.py warns above this share of host memory (spec/offload.md section 2).
 constexpr double kMuchOfHostMemory = 0.6;
 
-double gib(Bytes bytes) { return static_cast<double>(bytes.value) / (1 << 30); }
-
 // Why a selection moves nothing: the first of its limits without which it would.
 std::string why_nothing_moves(const Job& job, const StageLayout& stages) {
   Job wider = job;

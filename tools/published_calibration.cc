@@ -93,6 +93,10 @@ PublishedCalibration calibrate_published_table(const PublishedRequest& request, 
   const CsvTable table = table_of(request.file);
   const std::string format = request.format.empty() ? detected_format(table) : request.format;
   const ChosenRows rows = published_rows(table, format, row_conditions(request.where, "--where"));
+  if (rows.steps.empty() && rows.skipped.empty()) {
+    throw InputError({request.file}, request.where.empty() ? "found no row of a step, wanted measured steps"
+                                                           : "found no row with --where " + request.where + ", wanted one at least");
+  }
   const GroupedSteps grouped = grouped_steps(rows.steps);
   Calibrator calibrator(progress);
   calibrator.groups = grouped.groups.size();

@@ -26,7 +26,7 @@ StackProgress shown_in(ProgressBar& bar) {
 
 // With the stacks' files where they are asked for.
 void write_calibration(const CalibrateArguments& arguments, const PublishedCalibration& calibration, const std::string& folder,
-                       const std::string& summary) {
+                       const std::vector<std::string>& inputs, const std::string& summary) {
   std::vector<Output> outputs = {{"--json", arguments.json, [&](const TextSink& sink) { sink(published_calibration_json(calibration)); }}};
   if (arguments.write) {
     for (const StackCalibration& each : calibration.stacks) {
@@ -34,6 +34,8 @@ void write_calibration(const CalibrateArguments& arguments, const PublishedCalib
       outputs.push_back({"--write", stack_path(folder, each), [&each](const TextSink& sink) { sink(stack_file_text(each)); }});
     }
   }
+  check_outputs(outputs, inputs);
+  if (arguments.write) std::filesystem::create_directories(folder);
   write_outputs(outputs, summary);
 }
 
@@ -70,11 +72,13 @@ int published_command(const CalibrateArguments& arguments) {
   if (!arguments.files.empty()) other = arguments.files.front();
   if (!arguments.data.empty()) other = "--data";
   if (!arguments.output.empty()) other = "--output";
-  if (!other.empty()) throw InputError({other}, "found it with --published, wanted --format, --where, --models, --write FOLDER and --json");
+  if (!other.empty())
+    throw InputError({other},
+                     "found it with --published, wanted --format, --where, --models, --software, --date, --write FOLDER and --json");
   if (!arguments.models.empty() && arguments.models != "dense" && arguments.models != "all") {
     throw InputError({"--models"}, "found \"" + arguments.models + "\", wanted dense or all");
   }
-  if (arguments.write && !std::filesystem::is_directory(arguments.folder)) {
+  if (arguments.write && std::filesystem::exists(arguments.folder) && !std::filesystem::is_directory(arguments.folder)) {
     throw InputError({"--write"}, "found \"" + arguments.folder + "\", wanted a folder");
   }
   check_outputs({{"--json", arguments.json, {}}}, {arguments.published});
@@ -90,7 +94,7 @@ int published_command(const CalibrateArguments& arguments) {
                                              .choice = {.dense_only = arguments.models == "dense"}},
                                             shown_in(bar));
   }
-  write_calibration(arguments, calibration, arguments.folder, published_calibration_text(calibration));
+  write_calibration(arguments, calibration, arguments.folder, {arguments.published}, published_calibration_text(calibration));
   return kExitDone;
 }
 
@@ -104,7 +108,7 @@ int stack_recipe_command(const CalibrateArguments& arguments, const StackRecipe&
     calibration = calibrate_stack_recipe(recipe, arguments.data, command, shown_in(bar));
   }
   const std::string different = arguments.write ? "" : differences(calibration, folder);
-  write_calibration(arguments, calibration, folder, published_calibration_text(calibration) + different);
+  write_calibration(arguments, calibration, folder, {arguments.recipe}, published_calibration_text(calibration) + different);
   return different.empty() ? kExitDone : kExitBeyondTolerance;
 }
 

@@ -47,7 +47,7 @@ void add_precision(PublishedStep& step, const RowCells& cells) {
   step.set("--fp8-recipe", "training.fp8_recipe", "delayed");
 }
 
-void add_sharding(PublishedStep& step, const RowCells& cells) {
+void add_fsdp_sharding(PublishedStep& step, const RowCells& cells) {
   const std::string_view strategy = cells.text("Sharding Strategy");
   if (strategy != "FULL_SHARD" && strategy != "SHARD_GRAD_OP") {
     throw UntranslatedRow{fmt::format("sharding strategy {}: no preset", strategy)};
@@ -73,7 +73,7 @@ void add_hardware(PublishedStep& step, const RowCells& cells) {
 
 std::string model_name(const RowCells& cells) { return "mpt-" + std::string(cells.text("Model")); }
 
-bool in_catalog(const std::string& name) {
+bool is_known_model(const std::string& name) {
   const std::vector<std::string> known = model_names();
   return std::find(known.begin(), known.end(), name) != known.end();
 }
@@ -111,15 +111,15 @@ PublishedStep translated(const RowCells& cells, const Json& sizes, const std::st
   step.source = "mosaicml/llm-foundry, tables of MPT training";
   const std::string model = model_name(cells);
   const bool sized = sizes.contains(std::string(cells.text("Model")));
-  if (!in_catalog(model) && !sized) throw UntranslatedRow{fmt::format("dimensions of model {} are unknown", cells.text("Model"))};
+  if (!is_known_model(model) && !sized) throw UntranslatedRow{fmt::format("dimensions of model {} are unknown", cells.text("Model"))};
   step.set("--framework", "framework.name", framework(cells));
-  step.set("--model", "model.name", in_catalog(model) ? model : "mpt-7b");
+  step.set("--model", "model.name", is_known_model(model) ? model : "mpt-7b");
   add_hardware(step, cells);
   for (const Column& column : kColumns) {
     step.set(std::string(column.flag), std::string(column.path), std::to_string(cells.whole(column.column, 1, 1 << 30)));
   }
   add_precision(step, cells);
-  add_sharding(step, cells);
+  add_fsdp_sharding(step, cells);
   const bool checkpointing = is_true(cells, "Activation Checkpointing");
   if (checkpointing) step.set("--recompute", "placement.recompute", "full");
   if (is_true(cells, "Activation CPUOffload")) throw UntranslatedRow{"activations are offloaded by a policy that is not stated", false};

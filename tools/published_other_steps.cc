@@ -85,6 +85,8 @@ void add_internevo(PublishedStep& step, FilledRow& row) {
   if (says(cells.text("dp_mode"), "zero1=8") && ranks > 8 && ranks % 8 == 0) {
     step.set("--set", "parallel.optimizer_instances", std::to_string(ranks / 8));
   }
+  // modeling_internlm.py: dropout_selective_checkpoint is True and checkpoint is False.
+  if (cells.text("recompute") == "full") step.set("--set", "framework.reruns_norms", "false");
 }
 
 // B.2.6: which part of the layers is checkpointed is not stated.

@@ -15,8 +15,6 @@ namespace stepsim {
 
 namespace {
 
-constexpr std::int64_t kMost = 1 << 24;
-
 ModelSpec catalog_model(const std::string& name) {
   try {
     return load_model(name);
@@ -39,8 +37,8 @@ void add_model(PublishedStep& step, const RowCells& cells) {
   const std::string name(cells.text("model"));
   const ModelSpec model = catalog_model(name);
   step.set("--model", "model.name", name);
-  if (cells.has("layers") && cells.whole("layers", 1, kMost) != model.layers) {
-    step.set("--layers", "model.layers", std::to_string(cells.whole("layers", 1, kMost)));
+  if (cells.has("layers") && cells.whole("layers", 1, kMostOfCell) != model.layers) {
+    step.set("--layers", "model.layers", std::to_string(cells.whole("layers", 1, kMostOfCell)));
   }
   struct Dimension {
     std::string_view column;
@@ -60,12 +58,12 @@ void add_model(PublishedStep& step, const RowCells& cells) {
                                   {"moe_ffn", "experts.ffn_hidden", model.experts.ffn_hidden, experts}};
   for (const Dimension& dimension : dimensions) {
     if (!dimension.matters || !cells.has(dimension.column)) continue;
-    const std::int64_t value = cells.whole(dimension.column, 1, kMost);
+    const std::int64_t value = cells.whole(dimension.column, 1, kMostOfCell);
     if (value != dimension.catalog) step.dimensions.emplace_back(dimension.field, value);
   }
 }
 
-std::int64_t count(const RowCells& cells, std::string_view column) { return cells.has(column) ? cells.whole(column, 1, kMost) : 1; }
+std::int64_t count(const RowCells& cells, std::string_view column) { return cells.has(column) ? cells.whole(column, 1, kMostOfCell) : 1; }
 
 void add_layout(PublishedStep& step, const RowCells& cells) {
   constexpr std::array<std::array<const char*, 3>, 4> kRanks = {
@@ -79,7 +77,7 @@ void add_layout(PublishedStep& step, const RowCells& cells) {
   if (cells.text("sp") == "yes" && count(cells, "tp") > 1) step.set("--sequence-parallel", "parallel.sequence_parallel", "true");
   if (!cells.has("n_gpus") && !cells.has("dp")) throw UntranslatedRow{"the number of GPUs is unknown"};
   const std::int64_t group = count(cells, "tp") * count(cells, "pp") * count(cells, "cp");
-  const std::int64_t gpus = cells.has("n_gpus") ? cells.whole("n_gpus", 1, kMost) : group * cells.whole("dp", 1, kMost);
+  const std::int64_t gpus = cells.has("n_gpus") ? cells.whole("n_gpus", 1, kMostOfCell) : group * cells.whole("dp", 1, kMostOfCell);
   step.set("--gpus", "hardware.gpus", std::to_string(gpus));
 }
 
@@ -87,9 +85,9 @@ void add_batch(PublishedStep& step, const RowCells& cells) {
   if (!cells.has("seq_len")) throw UntranslatedRow{"the sequence length is not stated"};
   if (!cells.has("micro_batch")) throw UntranslatedRow{"the micro-batch is not stated"};
   const auto set = [&](const char* flag, const char* path, std::int64_t value) { step.set(flag, path, std::to_string(value)); };
-  set("--sequence", "training.sequence", cells.whole("seq_len", 1, kMost));
-  set("--micro-batch", "training.micro_batch", cells.whole("micro_batch", 1, kMost));
-  if (cells.has("global_batch")) return set("--global-batch", "training.global_batch", cells.whole("global_batch", 1, kMost));
+  set("--sequence", "training.sequence", cells.whole("seq_len", 1, kMostOfCell));
+  set("--micro-batch", "training.micro_batch", cells.whole("micro_batch", 1, kMostOfCell));
+  if (cells.has("global_batch")) return set("--global-batch", "training.global_batch", cells.whole("global_batch", 1, kMostOfCell));
   if (count(cells, "grad_accum") > 1) throw UntranslatedRow{"the global batch is not stated"};  // else the job's: micro-batch x dp
 }
 

@@ -15,9 +15,7 @@ namespace stepsim {
 
 namespace {
 
-constexpr std::int64_t kMost = 1 << 24;
-
-std::optional<ModelSpec> catalog_model(const std::string& name) {
+std::optional<ModelSpec> known_model(const std::string& name) {
   try {
     return load_model(name);
   } catch (const InputError&) {
@@ -28,7 +26,7 @@ std::optional<ModelSpec> catalog_model(const std::string& name) {
 // Without a model of the catalog the row has to give every size; what kind of layers they are is guessed.
 void fill_model(FilledRow& row) {
   const std::string name(row.cells().text("model"));
-  if (catalog_model(name)) return;
+  if (known_model(name)) return;
   for (const char* const column : {"layers", "hidden", "heads", "ffn", "vocab"}) {
     if (!row.cells().has(column)) throw UntranslatedRow{fmt::format("dimensions of {} are unknown", name)};
   }
@@ -49,8 +47,8 @@ void fill_gpu(FilledRow& row) {
 void fill_batch(FilledRow& row) {
   const RowCells cells = row.cells();
   if (cells.has("global_batch") || !cells.has("micro_batch") || !cells.has("dp")) return;
-  const std::int64_t accumulated = cells.has("grad_accum") ? cells.whole("grad_accum", 1, kMost) : 1;
-  const std::int64_t batch = cells.whole("micro_batch", 1, kMost) * cells.whole("dp", 1, kMost) * accumulated;
+  const std::int64_t accumulated = cells.has("grad_accum") ? cells.whole("grad_accum", 1, kMostOfCell) : 1;
+  const std::int64_t batch = cells.whole("micro_batch", 1, kMostOfCell) * cells.whole("dp", 1, kMostOfCell) * accumulated;
   row.fill("global_batch", std::to_string(batch), cells.has("grad_accum") ? "" : "gradients are not accumulated");
 }
 
@@ -98,7 +96,7 @@ void add_labels(PublishedStep& step, const RowCells& cells) {
   }
   const std::string gpu = load_gpu(value_of(step, "hardware.name", "")).name;
   const std::string precision = value_of(step, "training.precision", "bf16");
-  const std::optional<ModelSpec> model = catalog_model(value_of(step, "model.name", ""));
+  const std::optional<ModelSpec> model = known_model(value_of(step, "model.name", ""));
   const bool experts = model && model->has_experts();
   step.labels.try_emplace("class", fmt::format("{}, {}, {}", experts ? "MoE" : "dense", gpu, precision));
   step.labels.insert_or_assign("source", std::string(cells.text("source_repo")));

@@ -15,6 +15,7 @@
 namespace stepsim {
 
 inline constexpr double kLongestRow = 9e18;                 // picoseconds, below 2^63
+inline constexpr std::int64_t kMostOfCell = 1 << 24;        // of a count in a cell
 inline constexpr std::int64_t kAnyWholeNumber = 1LL << 53;  // numbers from here on are read as this one
 
 class RowCells {

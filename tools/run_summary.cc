@@ -17,8 +17,6 @@ namespace stepsim {
 
 constexpr std::size_t kMostLines = 26;
 
-static double gib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
-
 // One unit for all times of a summary.
 struct TimeUnit {
   double per_second = 1;
@@ -107,7 +105,8 @@ static void add_layout(const Job& job, TextLines& lines) {
     text += ")";
   }
   if (parallel.context > 1) text += fmt::format(", cp {}", parallel.context);
-  if (parallel.expert > 1) text += fmt::format(", ep {} ({})", parallel.expert, dispatcher_name(parallel.dispatcher.value_or(Dispatcher::kAllToAll)));
+  if (parallel.expert > 1)
+    text += fmt::format(", ep {} ({})", parallel.expert, dispatcher_name(parallel.dispatcher.value_or(Dispatcher::kAllToAll)));
   if (job.model.has_experts() && parallel.expert_tensor_ranks() != parallel.tensor) {
     text += fmt::format(", experts' tp {}", parallel.expert_tensor_ranks());
   }

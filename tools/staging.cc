@@ -6,8 +6,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 const Storage& storage_of(const OpGraph& graph, StorageId id) { return graph.storages()[at(id.index)]; }
 
 bool on_device(const OpGraph& graph, StorageId id) { return storage_of(graph, id).space == MemorySpace::kDevice; }

@@ -206,9 +206,9 @@ void add_release(const Job& job, StepErrors& errors) {
 void add_stack(const Job& job, StepErrors& errors) {
   const std::string precision = dtype_name(product_dtype(job.training.precision));
   auto& ranges = errors.stack_ranges;
-  if (!job.stack) {
+  if (!job.stack || job.stack->name == kTypicalStack) {
     errors.stack = fmt::format("unknown ({}, {})", framework_label(job.framework), precision);
-    const SlowdownRange range = unknown_stack_range(job.gpu, precision);
+    const SlowdownRange range = job.stack ? job.stack->gemm : unknown_stack_range(job.gpu, precision);
     ranges[static_cast<std::size_t>(ErrorClass::kGemm)] = relative(range);
     errors.stack_reason = fmt::format("no known stack: catalog stacks on such machines take {:.2f} to {:.2f} of the products' time",
                                       range.lower, range.upper);

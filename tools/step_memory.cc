@@ -85,16 +85,10 @@ StepMemory step_memory(const Job& job, const OpGraph& graph, const GraphRun& run
   AllocatorReplay replay = replay_of(job, born);
   const ByteRange taken = memory.process.total();
   const auto lower = limits_of(run, taken.lower), upper = limits_of(run, taken.upper);
-  if (job.allocator.collection_threshold == 0) {
-    memory.devices = replayed_allocator(graph, run.result, replay);
-    memory.fit = CardFit::kFits;
-  }
-  if (memory.devices.empty() || !within(memory.devices, upper)) {
-    replay.limits = lower;
-    memory.devices = replayed_allocator(graph, run.result, replay);
-    memory.fit = fit_of(memory.devices, run, taken.lower);
-    if (memory.fit == CardFit::kTight && within(memory.devices, upper)) memory.fit = CardFit::kFits;
-  }
+  replay.limits = lower;  // one that nothing comes near changes nothing
+  memory.devices = replayed_allocator(graph, run.result, replay);
+  memory.fit = fit_of(memory.devices, run, taken.lower);
+  if (memory.fit == CardFit::kTight && within(memory.devices, upper)) memory.fit = CardFit::kFits;
   note_fullest(run, memory);
   if (memory.fit == CardFit::kRetries || memory.fit == CardFit::kFragmented) try_otherwise(graph, run, replay, memory);
   return memory;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""write_tables.py BUILD [--bench] [--check]: puts the tables that the validation tests print (and, with --bench, the speeds) into README.md,
+"""write_tables.py BUILD [--bench] [--check] [--printed FOLDER]: puts the tables that the validation tests print (and, with --bench, the speeds) into README.md,
 tests/validation/README.md and hardware/README.md.
 
 A test prints "## table: NAME", then the rows of a Markdown table, then an empty line. README.md has the places:
@@ -27,12 +27,16 @@ def printed_output(command, build):
     return f"```text\n{run.stdout}```\n"
 
 
-def printed_tables(program):
-    tables, name = {}, None
+def output_of(program):
     run = subprocess.run([program], capture_output=True, text=True, check=False)
     if run.returncode != 0:
         sys.exit(f"{program} failed:\n{run.stdout[-2000:]}")
-    for line in run.stdout.splitlines():
+    return run.stdout
+
+
+def tables_in(text):
+    tables, name = {}, None
+    for line in text.splitlines():
         if line.startswith("## table: "):
             name = line.removeprefix("## table: ").strip()
             tables[name] = []
@@ -61,11 +65,14 @@ def main():
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--bench", action="store_true")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--printed", type=pathlib.Path, help="where the tests' output was kept by ctest, instead of running them again")
     arguments = parser.parse_args()
 
     tables = {}
     for name in PRINTING:
-        tables |= printed_tables(arguments.build / "tests/validation" / name)
+        kept = arguments.printed / f"{name}.txt" if arguments.printed else None
+        text = kept.read_text(encoding="utf-8") if kept else output_of(arguments.build / "tests/validation" / name)
+        tables |= tables_in(text)
     if arguments.bench:
         tables["speed"] = speeds(sorted(path for path in (arguments.build / "tests/bench").glob("*_bench") if path.is_file()))
 

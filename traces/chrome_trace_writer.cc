@@ -17,8 +17,6 @@ namespace {
 
 constexpr std::int64_t kPicosecondsPerNanosecond = 1000;
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 std::int64_t nanoseconds(TimePoint t) {
   STEPSIM_CHECK(t.count() >= 0);
   return t.count() / kPicosecondsPerNanosecond;

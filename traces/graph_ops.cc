@@ -17,8 +17,7 @@ namespace stepsim {
 
 namespace {
 
-constexpr std::int32_t kLargestIndex = 1'000'000'000;  // of layers, micro-batches and launch groups
-constexpr int kMostParts = 1024;                       // of one op, and queues of a part, and loads: they are compared in pairs
+constexpr int kMostParts = 1024;  // of one op, and queues of a part, and loads: they are compared in pairs
 constexpr std::int64_t kMostPeers = std::numeric_limits<std::uint16_t>::max();
 
 using Strings = google::protobuf::RepeatedPtrField<std::string>;
@@ -85,7 +84,7 @@ void OpReader::read_names() {
       names_.add_nameless();
     } else if (!names_.add(name)) {
       const FieldPath path{nullptr, "ops", i};
-      source_.fail({&path, "name"}, "found a second op " + quoted(name) + ", wanted unique names");
+      source_.fail({&path, "name"}, "found a second op " + in_quotes(name) + ", wanted unique names");
     }
   }
 }
@@ -98,17 +97,17 @@ OpId OpReader::op_named(const std::string& name, const FieldPath& path) const {
     const auto [last, error] = std::from_chars(name.data() + 1, end, number);
     if (error == std::errc() && last == end && number >= 0) {
       if (number < graph_.ops_size()) return OpId{number};
-      source_.fail(path, fmt::format("found {}, wanted an op from #0 to #{}", quoted(name), graph_.ops_size() - 1));
+      source_.fail(path, fmt::format("found {}, wanted an op from #0 to #{}", in_quotes(name), graph_.ops_size() - 1));
     }
   }
-  source_.fail(path, "found " + quoted(name) + ", wanted the name of an op" + suggestion(name, names_.names()));
+  source_.fail(path, "found " + in_quotes(name) + ", wanted the name of an op" + suggestion(name, names_.names()));
 }
 
 void OpReader::read_edges(const Strings& names, EdgeKind kind, std::string_view field, const FieldPath& path, int index) {
   for (int i = 0; i < names.size(); ++i) {
     const FieldPath place{&path, field, i};
     const OpId from = op_named(names[i], place);
-    if (from.index == index) source_.fail(place, "found " + quoted(names[i]) + ", the op itself, wanted another op");
+    if (from.index == index) source_.fail(place, "found " + in_quotes(names[i]) + ", the op itself, wanted another op");
     links_.edges.push_back({.from = from, .kind = kind});
   }
 }
@@ -132,7 +131,7 @@ void OpReader::read_parts(const graph_file::Op& op, const FieldPath& path, bool 
       const FieldPath place{&part_path, "queues", i};
       const QueueId queue = tables_.queue(place, queues[i]);
       if (std::find(added.begin(), added.end(), queue) != added.end()) {
-        source_.fail(place, "found " + quoted(queues[i]) + " twice, wanted each queue once");
+        source_.fail(place, "found " + in_quotes(queues[i]) + " twice, wanted each queue once");
       }
       added.push_back(queue);
     }
@@ -153,7 +152,7 @@ void OpReader::read_parts(const graph_file::Op& op, const FieldPath& path, bool 
     add_part(part_path, op.parts(i).stream(), op.parts(i).queues());
     const auto before = links_.streams.end() - 1;
     if (std::find(links_.streams.begin(), before, *before) != before) {
-      source_.fail(part_path, "found two parts on stream " + quoted(op.parts(i).stream()) + ", wanted a stream for each");
+      source_.fail(part_path, "found two parts on stream " + in_quotes(op.parts(i).stream()) + ", wanted a stream for each");
     }
   }
 }
@@ -187,7 +186,7 @@ std::int32_t OpReader::cost_row(const graph_file::Op& op, const FieldPath& path)
     most_peers = std::max<std::int64_t>(most_peers, row.loads.back().peers);
     for (int other = 0; other < i; ++other) {
       if (row.loads[static_cast<std::size_t>(other)].resource != row.loads.back().resource) continue;
-      source_.fail(place, "found a second load of " + quoted(op.loads(i).resource()) + ", wanted each resource once");
+      source_.fail(place, "found a second load of " + in_quotes(op.loads(i).resource()) + ", wanted each resource once");
     }
   }
   // All ops one after the other, each slowed by its peers alone, must end before the clock does.

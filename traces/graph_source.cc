@@ -42,7 +42,7 @@ std::int64_t GraphSource::within(const FieldPath& path, std::int64_t value, std:
   return value;
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   constexpr std::size_t kLongest = 60;
   return text.size() <= kLongest ? fmt::format("\"{}\"", text) : fmt::format("\"{}...\"", text.substr(0, kLongest));
 }

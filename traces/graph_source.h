@@ -31,6 +31,7 @@ struct GraphSource {
   std::int64_t within(const FieldPath& path, std::int64_t value, std::int64_t low, std::int64_t high) const;
 };
 
-std::string quoted(std::string_view text);  // "x", shortened if long
+constexpr std::int32_t kLargestIndex = 1'000'000'000;  // of layers, micro-batches and launch groups
+std::string in_quotes(std::string_view text);          // "x", shortened if long
 
 }  // namespace stepsim

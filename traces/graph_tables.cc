@@ -10,10 +10,7 @@ namespace stepsim {
 
 namespace {
 
-constexpr std::int32_t kLargestIndex = 1'000'000'000;  // of layers and micro-batches
 constexpr std::int32_t kMostSlots = 1'000'000;
-
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
 
 }  // namespace
 
@@ -35,12 +32,12 @@ GraphTables::GraphTables(const graph_file::Graph& graph, const GraphSource& sour
 
 void GraphTables::add_name(NameTable& table, const FieldPath& path, const std::string& name, const std::string& what) const {
   if (name.empty()) source_.fail(path, "found a " + what + " without name, wanted a name");
-  if (!table.add(name)) source_.fail({&path, "name"}, "found a second " + what + " " + quoted(name) + ", wanted unique names");
+  if (!table.add(name)) source_.fail({&path, "name"}, "found a second " + what + " " + in_quotes(name) + ", wanted unique names");
 }
 
 std::int32_t GraphTables::known(const NameTable& table, const FieldPath& path, const std::string& name, const std::string& what) const {
   const std::optional<std::int32_t> found = table.find(name);
-  if (!found) source_.fail(path, "found " + quoted(name) + ", wanted the name of a " + what + suggestion(name, table.names()));
+  if (!found) source_.fail(path, "found " + in_quotes(name) + ", wanted the name of a " + what + suggestion(name, table.names()));
   return *found;
 }
 

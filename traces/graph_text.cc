@@ -13,8 +13,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 std::string time_text(Duration duration) { return std::to_string(duration.count()) + " ps"; }
 std::string size_text(Bytes bytes) { return std::to_string(bytes.value) + " B"; }
 

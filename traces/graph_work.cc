@@ -46,6 +46,7 @@ void check_product(const FieldPath& path, std::initializer_list<std::int64_t> fa
 }
 
 constexpr std::int64_t kWidestElement = 8;  // bytes
+constexpr std::int64_t kMostRanks = 1 << 24;
 
 OpWork work_of(const graph_file::Gemm& m, const FieldPath& path, const GraphSource& source) {
   const auto size = [&](std::string_view name, std::int64_t value) { return dimension({&path, name}, value, source); };
@@ -57,7 +58,8 @@ OpWork work_of(const graph_file::Gemm& m, const FieldPath& path, const GraphSour
                   .transpose_a = m.transpose_a(),
                   .transpose_b = m.transpose_b(),
                   .accumulate_fp32 = m.accumulate_fp32(),
-                  .accumulate = m.accumulate()};
+                  .accumulate = m.accumulate(),
+                  .in_flight = static_cast<std::int8_t>(source.within({&path, "in_flight"}, m.in_flight(), 0, 127))};
   check_product(path, {work.m, work.k, work.batch, kWidestElement, 4}, source);
   check_product(path, {work.k, work.n, work.batch, kWidestElement, 4}, source);
   check_product(path, {work.m, work.n, work.batch, kWidestElement, 4}, source);
@@ -83,7 +85,7 @@ OpWork work_of(const graph_file::Attention& a, const FieldPath& path, const Grap
 
 Bytes moved_bytes(const FieldPath& path, const std::string& text, const GraphSource& source) {
   const Bytes bytes = source.bytes(path, text);
-  if (bytes.value > std::numeric_limits<std::int64_t>::max() / 4) source.fail(path, "found " + quoted(text) + ", wanted at most 2 EiB");
+  if (bytes.value > std::numeric_limits<std::int64_t>::max() / 4) source.fail(path, "found " + in_quotes(text) + ", wanted at most 2 EiB");
   return bytes;
 }
 
@@ -92,18 +94,32 @@ OpWork work_of(const graph_file::MemoryBound& m, const FieldPath& path, const Gr
   const auto bytes = [&](std::string_view name, const std::string& text) {
     return text.empty() ? Bytes(0) : moved_bytes({&path, name}, text, source);
   };
-  return MemoryBound{.read = bytes("read", m.read()),
-                     .written = bytes("written", m.written()),
-                     .kernel = known<MemoryKernel>({&path, "kernel"}, m.kernel(), graph_file::MemoryKernel_ARRAYSIZE, source)};
+  return MemoryBound{
+      .read = bytes("read", m.read()),
+      .written = bytes("written", m.written()),
+      .kernel = known<MemoryKernel>({&path, "kernel"}, m.kernel(), graph_file::MemoryKernel_ARRAYSIZE, source),
+      .launches = m.has_launches() ? static_cast<std::int32_t>(source.within({&path, "launches"}, m.launches(), 1, kMostRanks)) : 1};
+}
+
+// Absent: nothing is known.
+Routing routing_of(const graph_file::Routing& r, const FieldPath& path, const GraphSource& source) {
+  const auto count = [&](std::string_view name, std::int64_t value, std::int64_t most) {
+    return static_cast<std::int32_t>(source.within({&path, name}, value, 1, most));
+  };
+  Routing routing{.experts = count("experts", r.experts(), kMostRanks)};
+  routing.choices = count("choices", r.choices(), routing.experts);
+  routing.groups = r.has_groups() ? count("groups", r.groups(), routing.experts) : 1;
+  routing.best_groups = r.has_best_groups() ? count("best_groups", r.best_groups(), routing.groups) : 1;
+  return routing;
 }
 
 OpWork work_of(const graph_file::Collective& c, const FieldPath& path, const GraphSource& source) {
-  constexpr std::int64_t kMostRanks = 1 << 24;
   return Collective{.kind = known<CollectiveKind>({&path, "kind"}, c.kind(), graph_file::CollectiveKind_ARRAYSIZE, source),
                     .message = moved_bytes({&path, "message"}, c.message(), source),
                     .ranks = static_cast<std::int32_t>(source.within({&path, "ranks"}, c.ranks(), 1, kMostRanks)),
                     .stride = c.has_stride() ? static_cast<std::int32_t>(source.within({&path, "stride"}, c.stride(), 1, kMostRanks)) : 1,
-                    .library = known<CollectiveLibrary>({&path, "library"}, c.library(), graph_file::CollectiveLibrary_ARRAYSIZE, source)};
+                    .library = known<CollectiveLibrary>({&path, "library"}, c.library(), graph_file::CollectiveLibrary_ARRAYSIZE, source),
+                    .routing = c.has_routing() ? routing_of(c.routing(), {&path, "routing"}, source) : Routing{}};
 }
 
 OpWork work_of(const graph_file::Copy& c, const FieldPath& path, const GraphSource& source) {
@@ -138,6 +154,7 @@ struct SetWork {
     gemm.set_transpose_b(w.transpose_b);
     gemm.set_accumulate_fp32(w.accumulate_fp32);
     gemm.set_accumulate(w.accumulate);
+    if (w.in_flight != 0) gemm.set_in_flight(w.in_flight);
   }
   void operator()(const Attention& w) const {
     graph_file::Attention& attention = *op.mutable_attention();
@@ -157,6 +174,7 @@ struct SetWork {
     memory.set_read(bytes_text(w.read));
     memory.set_written(bytes_text(w.written));
     memory.set_kernel(static_cast<graph_file::MemoryKernel>(w.kernel));
+    if (w.launches != 1) memory.set_launches(w.launches);
   }
   void operator()(const Collective& w) const {
     graph_file::Collective& collective = *op.mutable_collective();
@@ -164,6 +182,13 @@ struct SetWork {
     collective.set_message(bytes_text(w.message));
     collective.set_ranks(w.ranks);
     if (w.stride != 1) collective.set_stride(w.stride);
+    collective.set_library(static_cast<graph_file::CollectiveLibrary>(w.library));
+    if (w.routing.experts == 0) return;
+    graph_file::Routing& routing = *collective.mutable_routing();
+    routing.set_experts(w.routing.experts);
+    routing.set_choices(w.routing.choices);
+    if (w.routing.groups != 1) routing.set_groups(w.routing.groups);
+    if (w.routing.best_groups != 1) routing.set_best_groups(w.routing.best_groups);
   }
   void operator()(const Copy& w) const {
     graph_file::Copy& copy = *op.mutable_copy();

@@ -25,7 +25,7 @@ constexpr int kLevel = 1;
 constexpr int kGzipWindow = 15 + 16;  // zlib.h, deflateInit2: 32 KiB window, 16 more for a gzip header
 constexpr int kMemoryLevel = 8;       // zlib.h: the default
 
-[[noreturn]] void refuse(const std::string& path, const std::string& found) {
+[[noreturn]] void refuse_output(const std::string& path, const std::string& found) {
   throw InputError({.file = path}, "found " + found + ", wanted a file to write");
 }
 
@@ -36,9 +36,9 @@ std::filesystem::path followed(const std::string& path) {
   std::filesystem::path target = path;
   std::error_code error;
   for (int links = 0; std::filesystem::is_symlink(target, error); ++links) {
-    if (links == 40) refuse(path, "too many symbolic links");
+    if (links == 40) refuse_output(path, "too many symbolic links");
     const std::filesystem::path next = std::filesystem::read_symlink(target, error);
-    if (error) refuse(path, error.message());
+    if (error) refuse_output(path, error.message());
     target = next.is_absolute() ? next : target.parent_path() / next;
   }
   return target;
@@ -75,18 +75,18 @@ void OutputFile::State::open() {
     owned = false;
     return;
   }
-  if (path.empty()) refuse(path, "an empty file name");
+  if (path.empty()) refuse_output(path, "an empty file name");
   target = followed(path).string();
   struct stat existing {};
   const bool exists = ::stat(target.c_str(), &existing) == 0;
-  if (exists && S_ISDIR(existing.st_mode)) refuse(path, "a folder");
+  if (exists && S_ISDIR(existing.st_mode)) refuse_output(path, "a folder");
   if (exists && !S_ISREG(existing.st_mode)) {
     descriptor = ::open(target.c_str(), O_WRONLY | O_CLOEXEC);
-    if (descriptor < 0) refuse(path, error_text(errno));
+    if (descriptor < 0) refuse_output(path, error_text(errno));
     return;
   }
-  if (exists && ::access(target.c_str(), W_OK) != 0) refuse(path, error_text(errno));
-  if (target.back() == '/') refuse(path, "the name of a folder");
+  if (exists && ::access(target.c_str(), W_OK) != 0) refuse_output(path, error_text(errno));
+  if (target.back() == '/') refuse_output(path, "the name of a folder");
   open_beside(exists ? &existing : nullptr);
 }
 
@@ -117,16 +117,16 @@ void OutputFile::State::create_part(const Create& create) {
       temporary = name;
       return;
     }
-    if (errno != EEXIST) refuse(path, error_text(errno));
+    if (errno != EEXIST) refuse_output(path, error_text(errno));
   }
-  refuse(path, "too many unfinished outputs in its folder");
+  refuse_output(path, "too many unfinished outputs in its folder");
 }
 
 // An unnamed file would be gone: a copy of its descriptor is closed, which shows the same errors.
 void OutputFile::State::close() {
   const int closed = unnamed ? ::dup(descriptor) : descriptor;
   if (!unnamed) descriptor = -1;
-  if (closed < 0 || ::close(closed) != 0) refuse(path, error_text(errno));
+  if (closed < 0 || ::close(closed) != 0) refuse_output(path, error_text(errno));
 }
 
 void OutputFile::State::open_beside(const struct stat* existing) {
@@ -145,7 +145,7 @@ void OutputFile::State::put(const unsigned char* bytes, std::size_t size) {
   while (size > 0) {
     const ssize_t written = ::write(descriptor, bytes, size);
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) refuse(path, error_text(errno));
+    if (written < 0) refuse_output(path, error_text(errno));
     bytes += written;
     size -= static_cast<std::size_t>(written);
   }
@@ -227,7 +227,7 @@ void OutputFile::commit() {
   State& state = *state_;
   prepare();
   if (state.temporary.empty()) return;
-  if (::rename(state.temporary.c_str(), state.target.c_str()) != 0) refuse(state.path, error_text(errno));
+  if (::rename(state.temporary.c_str(), state.target.c_str()) != 0) refuse_output(state.path, error_text(errno));
   state.temporary.clear();
 }
 

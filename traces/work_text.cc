@@ -69,7 +69,8 @@ struct TextOf {
   std::string operator()(const Marker&) const { return ""; }
   std::string operator()(const Given&) const { return ""; }
   std::string operator()(const Gemm& w) const {
-    const std::string batch = w.batch == 1 ? "" : fmt::format(" batch={}", w.batch);
+    std::string batch = w.batch == 1 ? "" : fmt::format(" batch={}", w.batch);
+    if (w.in_flight > 0) batch += fmt::format(" in_flight={}", w.in_flight);
     return fmt::format("gemm m={} n={} k={}{} {}{}{}", w.m, w.n, w.k, batch, w.transpose_a ? 'T' : 'N', w.transpose_b ? "T " : "N ",
                        dtype_name(w.dtype)) +
            (w.accumulate_fp32 ? " into fp32"
@@ -82,7 +83,8 @@ struct TextOf {
                        w.causal ? " causal" : "", dtype_name(w.dtype));
   }
   std::string operator()(const MemoryBound& w) const {
-    return fmt::format("{} read={} written={}", kernel_text(w.kernel), w.read.value, w.written.value);
+    const std::string launches = w.launches == 1 ? "" : fmt::format(" launches={}", w.launches);
+    return fmt::format("{} read={} written={}{}", kernel_text(w.kernel), w.read.value, w.written.value, launches);
   }
   std::string operator()(const Collective& w) const {
     return fmt::format("{} message={} ranks={}", collective_text(w.kind), w.message.value, w.ranks);

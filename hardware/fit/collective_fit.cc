@@ -88,7 +88,6 @@ constexpr double kMostPerRank = 3.4, kMostQuickPerRank = 1.9;
 constexpr std::size_t kOwn = 5, kAll = 8;
 
 Duration microseconds(double us) { return op_duration(std::round(us * 1e3) * 1e-9); }
-double round_to(double value, double digit) { return std::round(value / digit) * digit; }
 
 CollectiveFit constants(const std::vector<double>& x) {
   return {.fixed = microseconds(std::exp(x[0])),

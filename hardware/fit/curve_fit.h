@@ -1,6 +1,7 @@
 // Fits parameters of a curve to measurements, by Levenberg-Marquardt or linear least squares. Knows no kernel; Eigen stays in the .cc.
 #pragma once
 
+#include <cmath>
 #include <functional>
 #include <vector>
 
@@ -24,5 +25,7 @@ double bounded(double parameter, double most);  // most sin^2: in [0, most]
 double bounded_parameter(double value, double most);
 double not_negative(double parameter);  // square
 double not_negative_parameter(double value);
+
+inline double round_to(double value, double digit) { return std::round(value / digit) * digit; }  // a multiple of the digit
 
 }  // namespace stepsim

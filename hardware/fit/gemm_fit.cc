@@ -46,7 +46,6 @@ std::vector<MeasuredGemm> fitted_rows(std::span<const MeasuredGemm> rows) {
 }
 
 // Digits that the machine file carries, so that errors are those of the file.
-double round_to(double value, double digit) { return std::round(value / digit) * digit; }
 Duration whole_nanoseconds(Duration duration) { return op_duration(round_to(seconds(duration), 1e-9)); }
 
 FittedGemm rounded(FittedGemm fit) {

@@ -37,8 +37,6 @@ namespace {
 
 using Rows = std::vector<MeasuredAttention>;
 
-double round_to(double value, double digit) { return std::round(value / digit) * digit; }
-
 bool fitted(const MeasuredAttention& row, bool causal) {
   return !row.held_out && row.work.causal == causal && row.pass == AttentionPass::kForward;
 }

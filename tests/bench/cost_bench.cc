@@ -21,15 +21,18 @@ struct Question {
   TransferSide side;
 };
 
+OpWork work_of_kind(std::int64_t i) {
+  if (i % 4 == 0) return Gemm{.m = 2048, .n = 128 + i, .k = 12288, .transpose_a = true};
+  if (i % 4 == 1) return Collective{.kind = CollectiveKind::kAllGather, .message = Bytes(4096 * (i + 1)), .ranks = 8};
+  if (i % 16 == 2) return Attention{.batch = 1, .heads = 12, .kv_heads = 12, .queries = 128 + i, .keys = 128 + i, .head_dim = 128};
+  return MemoryBound{.read = Bytes(4096 * (i + 1)), .written = Bytes(2048)};
+}
+
 // The kinds of work that a step has, each of another size.
 std::vector<Question> questions(std::int64_t count) {
   std::vector<Question> all;
   for (std::int64_t i = 0; i < count; ++i) {
-    OpWork work = MemoryBound{.read = Bytes(4096 * (i + 1)), .written = Bytes(2048)};
-    if (i % 4 == 0) work = Gemm{.m = 2048, .n = 128 + i, .k = 12288, .transpose_a = true};
-    if (i % 4 == 1) work = Collective{.kind = CollectiveKind::kAllGather, .message = Bytes(4096 * (i + 1)), .ranks = 8};
-    if (i % 16 == 2) work = Attention{.batch = 1, .heads = 12, .kv_heads = 12, .queries = 128 + i, .keys = 128 + i, .head_dim = 128};
-    all.push_back({work, DeviceId{static_cast<std::int32_t>(i % 8)}, TransferSide::kBoth});
+    all.push_back({work_of_kind(i), DeviceId{static_cast<std::int32_t>(i % 8)}, TransferSide::kBoth});
   }
   return all;
 }

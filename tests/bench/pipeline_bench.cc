@@ -20,8 +20,6 @@ constexpr std::int32_t kWeights = 8;                         // of one model chu
 
 enum Stage : std::size_t { kCompute, kTensor, kSend, kReceive, kStreamKinds };
 
-std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
-
 bool forward_collective(std::int32_t i) { return i == 2 || i == 9 || i == 15 || i == 22; }
 bool backward_collective(std::int32_t i) { return i == 4 || i == 16 || i == 28 || i == 40; }
 

@@ -151,6 +151,29 @@ def check_other_commands(program):
     program("validate", "--published", "pipeline.json", "--max-error", "0")
 
 
+VTRAIN = ("Parameters (billion),# GPUs,global batch,micro batch,hidden size,attention heads,# layers,sequence length,tensor parallelism,"
+          "data parallelism,pipeline parallelism,iteration time (ms)\n")
+
+
+def check_published_stacks(program):
+    """The stacks of a published table: into a folder that is made, never over the table, and not of nothing."""
+    rows = "".join(f"3.6,64,512,{batch},3072,32,30,2048,{tensor},{64 // tensor},1,{time}\n" for batch, tensor, time in ((4, 1, 3638.3), (8, 2, 3975.2)))
+    (program.folder / "steps.csv").write_text(VTRAIN + rows, encoding="utf-8")
+    program("calibrate", "--published", "steps.csv", "--write", "stacks")
+    name = "a100-sxm-80gb-fp16-megatron-deepspeed@2021.textproto"
+    program.check("gemm" in (program.folder / "stacks" / name).read_text(encoding="utf-8"), "calibrate --published --write")
+    table = program.folder / "stacks" / name
+    table.write_text(VTRAIN + rows, encoding="utf-8")
+    refused = program("calibrate", "--published", f"stacks/{name}", "--write", "stacks", code=2)
+    program.check("which is an input" in refused.stderr, f"calibrate over its table: {refused.stderr}")
+    program.check(table.read_text(encoding="utf-8") == VTRAIN + rows, "calibrate over its table")
+    (program.folder / "none.csv").write_text(VTRAIN, encoding="utf-8")
+    refused = program("calibrate", "--published", "none.csv", code=2)
+    program.check("found no row of a step" in refused.stderr, f"calibrate of nothing: {refused.stderr}")
+    refused = program("calibrate", "--published", "steps.csv", "--where", "Parameters (billion)=99", code=2)
+    program.check("found no row with --where" in refused.stderr, f"calibrate of no row: {refused.stderr}")
+
+
 def check_graphs(program):
     """Capacities of a graph's hosts hold; a deadlock says what is waited for."""
     (program.folder / "host.textproto").write_text(
@@ -266,7 +289,7 @@ def check_help(program):
 def main():
     binary = str(pathlib.Path(sys.argv[1]).resolve())
     failures = 0
-    checks = [check_summary, check_stdout_output, check_files, check_out_of_memory, check_baseline, check_resolved_job, check_other_commands, check_graphs, check_pipeline, check_offload, check_compare, check_help]
+    checks = [check_summary, check_stdout_output, check_files, check_out_of_memory, check_baseline, check_resolved_job, check_other_commands, check_published_stacks, check_graphs, check_pipeline, check_offload, check_compare, check_help]
     for check in checks:
         with tempfile.TemporaryDirectory() as folder:
             program = Program(binary, folder)

@@ -7,8 +7,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 __extension__ typedef unsigned __int128 Wide;
 constexpr Wide kFull = Wide{1} << 48;
 

@@ -15,8 +15,6 @@
 namespace stepsim {
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 bool all_seeds() { return std::getenv("STEPSIM_SEED") == nullptr; }
 
 template <class Test>

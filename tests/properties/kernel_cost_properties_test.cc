@@ -10,7 +10,6 @@
 #include "hardware/collective_cost.h"
 #include "hardware/gemm_cost.h"
 #include "hardware/kernel_cost.h"
-#include "hardware/quantize_bytes.h"
 #include "sim/input_error.h"
 
 namespace stepsim {
@@ -208,7 +207,8 @@ TEST(KernelCostProperties, AbsurdSizesNeverOverflow) {
         if (gpu.peak_tflops.count("fp16") > 0) expect_time_or_refusal([&] { return attention_cost(gpu, work); });
       }
       expect_time_or_refusal([&] { return memory_bound_cost(gpu, {.read = Bytes(size), .written = Bytes(0)}); });
-      expect_time_or_refusal([&] { return memory_bound_cost(gpu, quantize_work({}, size)); });
+      expect_time_or_refusal(
+          [&] { return memory_bound_cost(gpu, {.read = Bytes(size), .written = Bytes(size), .kernel = MemoryKernel::kQuantize}); });
     }
   }
   EXPECT_EQ(asked, 10 * 5 * 7 * 5);

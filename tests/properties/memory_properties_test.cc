@@ -20,8 +20,6 @@ namespace {
 constexpr std::uint64_t kSeeds = 400;
 constexpr LedgerRule kRules[] = {LedgerRule::kIssueOrder, LedgerRule::kDeviceOrder, LedgerRule::kScheduleOrder};
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 struct Shape {
   bool deferred = false;  // storages freed through events
   bool issuers = true;

@@ -5,11 +5,11 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "sim/units.h"
+
 namespace stepsim {
 
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // Groups of as many micro-batches as stages, through all chunks of the stage before the next group (2104.04473 section 2.2, figure 4).
 std::vector<OraclePass> in_turn(const OraclePipeline& of, char kind) {

@@ -7,8 +7,6 @@ namespace stepsim {
 
 namespace {
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 class Source {
  public:
   Source(std::uint64_t seed, const RandomGraphShape& shape) : random_(seed), shape_(shape) {}

@@ -15,8 +15,6 @@ namespace {
 
 constexpr std::uint64_t kSeeds = 1500;
 
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
-
 // Durations that differ by kind of work and size, zeros among them; launches cost host time, so issue order matters.
 class UnevenCost : public CostModel {
  public:

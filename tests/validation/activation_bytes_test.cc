@@ -42,7 +42,7 @@ PlacementPolicy policy(const std::string& name) {
 TEST(ActivationBytes, EveryRowOfTable2IsExact) {
   std::printf("## table: activation-bytes\n");
   std::printf("| model | TP | SP | policy | published formula | bytes | stepsim | difference |\n|---|---|---|---|---|---|---|---|\n");
-  for (const CsvRow& row : csv_rows("activation_bytes.csv")) {
+  for (const NamedCells& row : csv_rows("activation_bytes.csv")) {
     StepRequest request = paper_request(row.at("model"));
     request.model.layers = 2;  // a layer is a layer; two keep the graph small
     request.training.micro_batch = request.training.global_batch = std::stoll(row.at("micro_batch"));
@@ -82,7 +82,7 @@ std::vector<std::int64_t> segment_sizes(const std::string& text) {
 TEST(ActivationBytes, SegmentsOfGpt3) {
   std::printf("## table: segments\n");
   std::printf("| segments (count x layers, from the input) | stepsim bytes | arithmetic | seed |\n|---|---|---|---|\n");
-  for (const CsvRow& row : csv_rows("segments.csv")) {
+  for (const NamedCells& row : csv_rows("segments.csv")) {
     StepRequest request = paper_request("gpt3-175b");
     request.placement.segment_sizes = segment_sizes(row.at("sizes"));
     const BuiltStep step = build_step(request);
@@ -124,7 +124,7 @@ TEST(ActivationBytes, RecursiveHalving) {
 TEST(ActivationBytes, Figure7) {
   std::printf("## table: figure-7\n");
   std::printf("| model | SP | selective | SP + selective | full | (stepsim, percent of the TP baseline) |\n|---|---|---|---|---|---|\n");
-  const std::vector<CsvRow> table = csv_rows("activation_bytes.csv");
+  const std::vector<NamedCells> table = csv_rows("activation_bytes.csv");
   const auto bytes = [&](const std::string& model, const std::string& sequence_parallel, const std::string& name) {
     StepRequest request = paper_request(model);
     request.model.layers = 1;
@@ -137,7 +137,7 @@ TEST(ActivationBytes, Figure7) {
     }
     return static_cast<double>(kept.value);
   };
-  for (const CsvRow& row : csv_rows("figure7.csv")) {
+  for (const NamedCells& row : csv_rows("figure7.csv")) {
     const std::string model = row.at("model");
     const double base = bytes(model, "0", "none");
     const double shares[] = {100 * bytes(model, "1", "none") / base, 100 * bytes(model, "0", "selective") / base,
@@ -155,7 +155,7 @@ TEST(ActivationBytes, Figure7) {
 TEST(ActivationBytes, Llama3Policies) {
   std::printf("## table: llama3-bytes\n");
   std::printf("| model | policy | published bytes per token | stepsim |\n|---|---|---|---|\n");
-  for (const CsvRow& row : csv_rows("llama3_bytes.csv")) {
+  for (const NamedCells& row : csv_rows("llama3_bytes.csv")) {
     StepRequest request;
     request.model = load_model(row.at("model"));
     request.model.layers = 1;

@@ -11,7 +11,7 @@
 
 namespace stepsim {
 
-using CsvRow = std::map<std::string, std::string>;
+using NamedCells = std::map<std::string, std::string>;
 
 inline std::vector<std::string> split(const std::string& line, char separator) {
   std::vector<std::string> fields;
@@ -22,10 +22,10 @@ inline std::vector<std::string> split(const std::string& line, char separator) {
 }
 
 // All rows of tests/validation/<name>; a missing or empty table fails the test.
-inline std::vector<CsvRow> csv_rows(const std::string& name) {
+inline std::vector<NamedCells> csv_rows(const std::string& name) {
   std::ifstream file(STEPSIM_SOURCE_DIR "/tests/validation/" + name);
   std::vector<std::string> header;
-  std::vector<CsvRow> rows;
+  std::vector<NamedCells> rows;
   for (std::string line; std::getline(file, line);) {
     if (line.empty() || line[0] == '#') continue;
     const std::vector<std::string> fields = split(line, ',');
@@ -34,7 +34,7 @@ inline std::vector<CsvRow> csv_rows(const std::string& name) {
       continue;
     }
     EXPECT_EQ(fields.size(), header.size()) << name << ": " << line;
-    CsvRow row;
+    NamedCells row;
     for (std::size_t i = 0; i < header.size() && i < fields.size(); ++i) row[header[i]] = fields[i];
     rows.push_back(row);
   }

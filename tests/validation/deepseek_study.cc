@@ -40,6 +40,16 @@ class DeclaredCostModel : public CostModel {
   double collective_;
 };
 
+bool is_low_copy(const OpGraph& graph, const Storage& storage) { return graph.label(storage.name) == "cached low-precision weights"; }
+
+std::vector<Tensor> present(const OpGraph& graph, std::span<const Tensor> tensors) {
+  std::vector<Tensor> found;
+  for (const Tensor& tensor : tensors) {
+    if (!is_low_copy(graph, graph.storages()[at(tensor.storage.index)])) found.push_back(tensor);
+  }
+  return found;
+}
+
 void add_tables(const OpGraph& graph, OpGraphBuilder& builder) {
   for (std::int32_t i = 0; i < graph.label_count(); ++i) {
     const LabelId label{i};
@@ -56,7 +66,7 @@ void add_tables(const OpGraph& graph, OpGraphBuilder& builder) {
   for (Storage storage : graph.storages()) {
     // The builder keeps 8-bit copies of all layers' gathered weights for the whole step. XLA quantises what it has just gathered, and both
     // die with the layer.
-    if (graph.label(storage.name) == "cached low-precision weights") storage.size = Bytes(0);
+    if (is_low_copy(graph, storage)) storage.size = Bytes(0);
     builder.add_storage(storage);
   }
 }
@@ -109,11 +119,8 @@ OpGraph with_collectives_in_line(const OpGraph& graph) {
     Op op = graph.op(id);
     if (op_class(graph.work(id)) == OpClass::kCollective) op.stream = compute;
     const std::vector<Edge> edges = waits.edges_into(id);
-    OpLinks links{.predecessors = edges,
-                  .reads = graph.reads(id),
-                  .writes = graph.writes(id),
-                  .holds = graph.holds(id),
-                  .issue_after = graph.issue_after(id)};
+    const std::vector<Tensor> reads = present(graph, graph.reads(id)), writes = present(graph, graph.writes(id));
+    OpLinks links{.predecessors = edges, .reads = reads, .writes = writes, .holds = graph.holds(id), .issue_after = graph.issue_after(id)};
     if (!graph.parts(id).empty()) links.queues = graph.queues(id, 0);
     builder.add_op(op, links);
   }

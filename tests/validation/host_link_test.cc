@@ -11,7 +11,7 @@
 namespace stepsim {
 namespace {
 
-Bytes megabytes(const CsvRow& row) { return Bytes(std::llround(1e6 * std::stod(row.at("megabytes")))); }
+Bytes megabytes(const NamedCells& row) { return Bytes(std::llround(1e6 * std::stod(row.at("megabytes")))); }
 
 // GB/s of copies that start together and, with the other direction, never see it idle.
 struct Rates {
@@ -59,7 +59,7 @@ Duration issue_time(const GpuSpec& gpu, const ClusterSpec& cluster, Bytes bytes,
 }
 
 // In the unit of the row's `measured`.
-double simulated(const CsvRow& row) {
+double simulated(const NamedCells& row) {
   const GpuSpec gpu = load_gpu(row.at("machine"));
   const ClusterSpec all = usual_cluster(gpu), one = alone(all);
   const std::string& condition = row.at("condition");
@@ -82,8 +82,8 @@ TEST(HostLinks, EveryMeasuredRow) {
   std::printf("## table: host-links\n| system | metric | direction | measured, GB/s | stepsim | error | machine | condition |\n");
   std::printf("| --- | --- | --- | --- | --- | --- | --- | --- |\n");
   std::size_t compared = 0;
-  const std::vector<CsvRow> rows = csv_rows("host_links.csv");
-  for (const CsvRow& row : rows) {
+  const std::vector<NamedCells> rows = csv_rows("host_links.csv");
+  for (const NamedCells& row : rows) {
     const auto text = [&](const char* column) { return row.at(column).c_str(); };
     if (row.at("condition") == "none") {
       EXPECT_FALSE(row.at("reason").empty()) << row.at("system");
@@ -113,7 +113,7 @@ TEST(HostLinks, TableHasEveryRowOfTheData) {
   const auto data = read_measured_table(STEPSIM_SHARED_DIR "/data/offload/bandwidth.csv");
   if (!data) GTEST_SKIP() << "no measured data";
   std::size_t next = 0;
-  for (const CsvRow& row : csv_rows("host_links.csv")) {
+  for (const NamedCells& row : csv_rows("host_links.csv")) {
     if (row.at("system") == "GB300 DGX Station") continue;  // of spec/kernels.md
     ASSERT_LT(next, data->rows.size());
     EXPECT_EQ(row.at("system"), data->at(next, "system"));

@@ -87,21 +87,22 @@ TEST(KernelCollective, NcclWithinANode) {
   }
 }
 
-// The rates of the machine files are the table's own; between its counts nothing was measured.
-TEST(KernelCollective, HybridEp) {
+// The rates of the machine files are the table's own; between its counts nothing was measured. The file is named after the pull request
+// (DeepEP 420, HybridEP), its numbers are those of that text's table of DeepEP.
+TEST(KernelCollective, DeepEp) {
   const auto table = measured_table("kernels/hybridep_gb200.csv");
   if (!table) GTEST_SKIP() << "no measured data";
   const GpuSpec gpu = load_gpu("gb200-nvl72");
   const ClusterSpec cluster = usual_cluster(gpu);
   int compared = 0;
-  print_heading("kernel-expert-exchange", "Dispatch and combine: HybridEP on GB200, 32 SMs, 1 GiB");
+  print_heading("kernel-expert-exchange", "Dispatch and combine: DeepEP on GB200, 32 SMs, 1 GiB");
   for (std::size_t row = 0; row < table->rows.size(); ++row) {
     if (table->integer(row, "sms") != 32) continue;
     for (const bool dispatch : {true, false}) {
       const Collective work{.kind = dispatch ? CollectiveKind::kDispatch : CollectiveKind::kCombine,
                             .message = Bytes(1 << 30),
                             .ranks = static_cast<std::int32_t>(table->integer(row, "ranks")),
-                            .library = CollectiveLibrary::kHybridEp};
+                            .library = CollectiveLibrary::kDeepEp};
       const double measured = table->number(row, dispatch ? "dispatch_bf16_GBps" : "combine_GBps") * 1e9;
       const double simulated = static_cast<double>(1 << 30) / seconds(collective_time(gpu, cluster, work));
       print_summary(std::to_string(work.ranks) + (dispatch ? " ranks, dispatch" : " ranks, combine"), summary({simulated / measured - 1}));

@@ -22,7 +22,7 @@ struct CudnnRow {
   double forward_ms = 0, backward_ms = 0;
 };
 
-CudnnRow cudnn_row(const CsvRow& row) {
+CudnnRow cudnn_row(const NamedCells& row) {
   const auto size = [&](const char* column) { return static_cast<std::int64_t>(std::stoll(row.at(column))); };
   CudnnRow result{.gpu = row.at("gpu"),
                   .dtype = row.at("dtype"),
@@ -57,7 +57,7 @@ double simulated_ms(const CudnnRow& row, bool backward) {
 // "gb200-nvl72 bf16 causal 128, window 0, backward" -> relative errors.
 std::map<std::string, std::vector<double>> errors(bool windows, const std::vector<std::int64_t>& lengths) {
   std::map<std::string, std::vector<double>> groups;
-  for (const CsvRow& fields : csv_rows("cudnn_attention.csv")) {
+  for (const NamedCells& fields : csv_rows("cudnn_attention.csv")) {
     const CudnnRow row = cudnn_row(fields);
     const bool wanted = std::find(lengths.begin(), lengths.end(), row.form.queries) != lengths.end();
     if (!wanted || (row.form.window > 0) != windows) continue;

@@ -75,7 +75,7 @@ void expect_weight_gradients(const std::vector<RefittedMachine>& machines) {
 
 // One test, for the refit takes half a minute.
 TEST(KernelFits, TheCatalogIsItsRefit) {
-  if (!std::filesystem::exists(std::string(kData) + "/kernels/nccl_aic.csv")) GTEST_SKIP() << "no measured data";
+  if (!std::filesystem::exists(std::filesystem::path(kData) / "kernels" / "nccl_aic.csv")) GTEST_SKIP() << "no measured data";
   const std::vector<RefittedMachine> machines = refit_catalog(kRecipe, kData, [](double, const std::string&) {});
   EXPECT_EQ(machines.size(), 13u);
   for (const RefittedMachine& machine : machines) {

@@ -3,14 +3,28 @@
 #include <gtest/gtest.h>
 
 #include "hardware/kernel_cost.h"
-#include "hardware/quantize_bytes.h"
+#include "models/low_precision.h"
 #include "tests/validation/measured_rows.h"
 
 namespace stepsim {
 namespace {
 
-double quantize_us(const GpuSpec& gpu, const Quantization& quantization, double elements) {
-  const DeviceCost cost = memory_bound_cost(gpu, quantize_work(quantization, static_cast<std::int64_t>(elements)));
+struct Cast {
+  Precision precision = Precision::kFp8;
+  std::int64_t source_bytes = 2;
+  bool both = true;
+};
+
+TrainingRecipe recipe_of(Precision precision) {
+  TrainingRecipe training;
+  training.precision = precision;
+  return training;
+}
+
+double quantize_us(const GpuSpec& gpu, const Cast& cast, double elements) {
+  const CastBytes bytes =
+      cast_bytes(recipe_of(cast.precision), static_cast<std::int64_t>(elements / 128), 128, cast.source_bytes, true, cast.both);
+  const DeviceCost cost = memory_bound_cost(gpu, {.read = bytes.read, .written = bytes.written, .kernel = MemoryKernel::kQuantize});
   return seconds(cost.fixed + cost.alone) * 1e6;
 }
 
@@ -21,10 +35,10 @@ TEST(KernelQuantize, MxFp8OnB200) {
   const GpuSpec gpu = load_gpu("b200");
   std::vector<double> errors;
   for (std::size_t row = 0; row < table->rows.size(); ++row) {
-    const Quantization quantization{.recipe = QuantizeRecipe::kMxFp8,
-                                    .source_bytes = table->at(row, "dtype") == "fp32" ? 4.0 : 2.0,
-                                    .orientations = table->at(row, "scaling") == "both"};
-    const double simulated = quantize_us(gpu, quantization, table->number(row, "rows") * table->number(row, "cols"));
+    const Cast cast{.precision = Precision::kMxFp8,
+                    .source_bytes = table->at(row, "dtype") == "fp32" ? 4 : 2,
+                    .both = table->at(row, "scaling") == "both"};
+    const double simulated = quantize_us(gpu, cast, table->number(row, "rows") * table->number(row, "cols"));
     errors.push_back(simulated / table->number(row, "b200_us") - 1);
     EXPECT_NEAR(errors.back(), 0, 0.17) << table->at(row, "dtype") << " " << table->at(row, "scaling");  // issue 5
   }
@@ -43,10 +57,9 @@ TEST(KernelQuantize, AutocastMinusPrequantised) {
                outputs = tokens * (qkv + 2 * hidden + ffn);
   struct Recipe {
     const char* column;
-    QuantizeRecipe recipe;
+    Precision precision;
   };
-  const Recipe recipes[] = {
-      {"fp8current_ms", QuantizeRecipe::kFp8Current}, {"mxfp8_ms", QuantizeRecipe::kMxFp8}, {"nvfp4_ms", QuantizeRecipe::kNvFp4}};
+  const Recipe recipes[] = {{"fp8current_ms", Precision::kFp8}, {"mxfp8_ms", Precision::kMxFp8}, {"nvfp4_ms", Precision::kNvFp4}};
   print_heading("kernel-quantize-step", "Quantisation: Transformer Engine, with casts minus without, by GPU, recipe and pass");
   std::vector<double> errors;
   for (std::size_t with = 0; with < table->rows.size(); ++with) {
@@ -59,9 +72,9 @@ TEST(KernelQuantize, AutocastMinusPrequantised) {
         if (table->at(with, recipe.column).empty() || table->at(without, recipe.column).empty()) continue;
         const double measured_us = 1e3 * (table->number(with, recipe.column) - table->number(without, recipe.column));
         // Each product's operands as it alone wants them, but for scales in blocks, which are written for both.
-        const Quantization quantization{.recipe = recipe.recipe, .orientations = recipe.recipe != QuantizeRecipe::kFp8Current};
+        const Cast cast{.precision = recipe.precision, .both = recipe.precision != Precision::kFp8};
         const double first = pass == "fprop" ? inputs : outputs, second = pass == "wgrad" ? inputs : weights;
-        const double simulated_us = quantize_us(gpu, quantization, first) + quantize_us(gpu, quantization, second) +
+        const double simulated_us = quantize_us(gpu, cast, first) + quantize_us(gpu, cast, second) +
                                     6 * seconds(gpu.fit.memory_fixed) * 1e6;  // four modules, two kernels each
         errors.push_back(simulated_us / measured_us - 1);
         const std::string recipe_name(recipe.column, std::string(recipe.column).size() - 3);
@@ -72,19 +85,6 @@ TEST(KernelQuantize, AutocastMinusPrequantised) {
   }
   EXPECT_EQ(errors.size(), 12u);  // B300: 3 recipes by 3 passes; H200 NVL: current scaling
   expect_summary("all", errors, 0.10, 0);
-}
-
-TEST(KernelQuantize, DelayedScalingReadsOnce) {
-  // 4 bytes an element, current scaling 5; on Hopper, which writes both orientations, current takes 6.
-  const auto training = [](QuantizeRecipe recipe, int capability) {
-    return element_bytes(training_quantization(recipe, capability)).total();
-  };
-  EXPECT_DOUBLE_EQ(training(QuantizeRecipe::kFp8Delayed, 100), 4);
-  EXPECT_DOUBLE_EQ(training(QuantizeRecipe::kFp8Current, 100), 5);
-  EXPECT_DOUBLE_EQ(training(QuantizeRecipe::kFp8Current, 90), 6);
-  EXPECT_DOUBLE_EQ(training(QuantizeRecipe::kMxFp8, 100), 4.0625);
-  EXPECT_DOUBLE_EQ(training(QuantizeRecipe::kNvFp4, 100), 5.6);
-  EXPECT_EQ(quantize_work({}, std::int64_t{1} << 62).written.value, 4'000'000'000'000'000'000);
 }
 
 }  // namespace

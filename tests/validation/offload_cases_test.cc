@@ -11,8 +11,8 @@
 namespace stepsim {
 namespace {
 
-CsvRow case_row(const std::string& name) {
-  for (CsvRow& row : csv_rows("offload_cases.csv")) {
+NamedCells case_row(const std::string& name) {
+  for (NamedCells& row : csv_rows("offload_cases.csv")) {
     if (row.at("case") == name) return row;
   }
   ADD_FAILURE() << "no row " << name;
@@ -29,7 +29,7 @@ void print_head() {
 
 void compare(const std::string& name, double simulated) {
   print_head();
-  const CsvRow row = case_row(name);
+  const NamedCells row = case_row(name);
   const double measured = std::stod(row.at("measured")), tolerance = std::stod(row.at("tolerance"));
   const std::string unit = row.at("unit");
   const bool absolute = unit == "percent" || measured == 0;

@@ -45,7 +45,7 @@ Bytes copied(const OpGraph& graph, CopyDirection direction) {
 }
 
 // Step times by row, of the machine with this share of peak in matrix products ("": the catalog's).
-std::vector<double> ladder(const std::vector<CsvRow>& rows, const std::string& gemm_compute) {
+std::vector<double> ladder(const std::vector<NamedCells>& rows, const std::string& gemm_compute) {
   std::vector<double> seconds;
   for (std::size_t row = 0; row < rows.size(); ++row) {
     Settings settings = row == 0 ? kJob : joined(kJob, kOffload);
@@ -73,7 +73,7 @@ std::string fitted_share(double wanted_s) {
 // is fitted to that one row (0.50, below what products alone reach: it stands for what else this run loses); the other three rows are
 // the test. With the catalog's costs only the order is asked for.
 TEST(OffloadLadder, TorchtitanOverPcie) {
-  const std::vector<CsvRow> rows = csv_rows("offload_ladder.csv");
+  const std::vector<NamedCells> rows = csv_rows("offload_ladder.csv");
   ASSERT_EQ(rows.size(), 4u);
   const double tokens = 8192;
   const double measured_s = tokens / std::stod(rows[0].at("tokens_per_s"));

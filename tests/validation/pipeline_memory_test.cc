@@ -32,7 +32,7 @@ void check_column(const Figure9Column& column, double& worst, std::vector<double
   request.placement.granularity = RecomputeGranularity::kFull;
   request.parallel.deallocate_outputs = column.deallocates;
   const PublishedRun published = run_published(request, "a100-sxm-80gb");
-  for (const CsvRow& row : csv_rows("figure9.csv")) {
+  for (const NamedCells& row : csv_rows("figure9.csv")) {
     const int rank = std::stoi(row.at("rank"));
     const double measured = std::stod(row.at(column.column)),
                  simulated = activations_gib(published.run.memory[static_cast<std::size_t>(rank)]);
@@ -70,8 +70,8 @@ Bytes layer_states(const OpGraph& graph) {
 
 TEST(PipelineMemory, Figure1LayersAlone) {
   std::printf("## table: figure-1\n| model | case | figure: states + activations, GiB | stepsim | difference |\n|---|---|---|---|---|\n");
-  for (const CsvRow& row : csv_rows("figure1.csv")) {
-    CsvRow job = row;
+  for (const NamedCells& row : csv_rows("figure1.csv")) {
+    NamedCells job = row;
     // In flight on the first stage are at most p + (p - 1) / v micro-batches: more of them change no peak.
     const int stages = std::stoi(row.at("pipeline"));
     if (stages > 1) job["global_batch"] = std::to_string(2 * stages);

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::int64_t kVocabMultiple = 128;  // Megatron's make_vocab_size_divisible_by
 
-FlopsConvention convention_of(const CsvRow& row) {
+FlopsConvention convention_of(const NamedCells& row) {
   const auto convention = convention_from_name(row.at("convention"));
   EXPECT_TRUE(convention.has_value()) << row.at("convention");
   return convention.value_or(FlopsConvention::k6N);
@@ -42,10 +42,10 @@ TrainingRecipe recipe_of(std::int64_t sequence, std::int64_t global_batch) {
 }
 
 TEST(PublishedFlops, ConventionsPerToken) {
-  const std::vector<CsvRow> rows = csv_rows("flops_conventions.csv");
+  const std::vector<NamedCells> rows = csv_rows("flops_conventions.csv");
   EXPECT_EQ(rows.size(),
             2 * all_conventions().size());  // llm-foundry's has no published value for DeepSeek-V3, multi-token prediction adds one
-  for (const CsvRow& row : rows) {
+  for (const NamedCells& row : rows) {
     ModelSpec model = load_model(row.at("model"));
     model.multi_token_layers = std::stoll(row.at("multi_token_layers"));
     const std::int64_t vocab = padded_vocab(model.vocab, kVocabMultiple, 1);
@@ -61,7 +61,7 @@ TEST(PublishedFlops, ConventionsAreTheSharedOnes) {
   if (!file) GTEST_SKIP() << "no shared data";
   const nlohmann::json shared = nlohmann::json::parse(file);
   const std::map<std::string, std::string> columns = {{"llama3-8b", "llama3_8b_seq8192"}, {"deepseek-v3", "deepseek_v3_seq4096"}};
-  for (const CsvRow& row : csv_rows("flops_conventions.csv")) {
+  for (const NamedCells& row : csv_rows("flops_conventions.csv")) {
     std::set<double> values;
     for (const auto& [name, value] : shared.at(columns.at(row.at("model"))).items()) values.insert(value.get<double>());
     const bool derived = row.at("model") == "deepseek-v3" && row.at("convention") == "megatron-full";  // the table has no such row
@@ -70,7 +70,7 @@ TEST(PublishedFlops, ConventionsAreTheSharedOnes) {
 }
 
 TEST(PublishedFlops, StepsOfEquations7And8) {
-  for (const CsvRow& row : csv_rows("step_flops.csv")) {
+  for (const NamedCells& row : csv_rows("step_flops.csv")) {
     const ModelSpec model = load_model(row.at("model"));
     const TrainingRecipe training = recipe_of(2048, std::stoll(row.at("global_batch")));
     const std::int64_t vocab = padded_vocab(model.vocab, kVocabMultiple, 8);
@@ -86,7 +86,7 @@ TEST(PublishedFlops, StepsOfEquations7And8) {
 
 // The same numbers from the placement: what a plan runs again of the paper's own layer, t = 8 with sequence parallelism.
 TEST(PublishedFlops, StepsOfPlans) {
-  for (const CsvRow& row : csv_rows("step_flops.csv")) {
+  for (const NamedCells& row : csv_rows("step_flops.csv")) {
     const ModelSpec model = load_model(row.at("model"));
     const FrameworkPreset framework = load_framework("megatron-lm@2022-05");
     TrainingRecipe training = recipe_of(2048, std::stoll(row.at("global_batch")));
@@ -108,7 +108,7 @@ TEST(PublishedFlops, StepsOfPlans) {
   }
 }
 
-Utilisation utilisation_of(const CsvRow& row) {
+Utilisation utilisation_of(const NamedCells& row) {
   const ModelSpec model = load_model(row.at("model"));
   const TrainingRecipe training = recipe_of(std::stoll(row.at("sequence")), std::stoll(row.at("global_batch")));
   const std::int64_t vocab = padded_vocab(model.vocab, kVocabMultiple, 1);
@@ -121,7 +121,7 @@ Utilisation utilisation_of(const CsvRow& row) {
 }
 
 TEST(PublishedFlops, Utilisation) {
-  for (const CsvRow& row : csv_rows("utilisation.csv")) {
+  for (const NamedCells& row : csv_rows("utilisation.csv")) {
     const Utilisation found = utilisation_of(row);
     const double tolerance = std::stod(row.at("tolerance"));
     EXPECT_NEAR(100 * found.mfu, std::stod(row.at("mfu")), tolerance) << row.at("source") << " " << row.at("model");
@@ -133,8 +133,8 @@ TEST(PublishedFlops, Utilisation) {
 
 // 6ND with the nominal N = 175e9 is 50.13 %; with the exact N (Table 3's P and the last LayerNorm) 50.02 %.
 TEST(PublishedFlops, SixNdOfTheNominalSize) {
-  CsvRow row = csv_rows("utilisation.csv").front();
-  for (const CsvRow& candidate : csv_rows("utilisation.csv")) {
+  NamedCells row = csv_rows("utilisation.csv").front();
+  for (const NamedCells& candidate : csv_rows("utilisation.csv")) {
     if (candidate.at("convention") == "6n" && candidate.at("model") == "gpt3-175b") row = candidate;
   }
   ASSERT_EQ(row.at("convention"), "6n");
@@ -149,7 +149,7 @@ TEST(PublishedFlops, OnePeakPerName) {
   const StepFlops flops = step_flops(FlopsConvention::kMegatronCausal, model, recipe_of(8192, 2048), padded_vocab(model.vocab, 128, 8), {});
   std::set<std::string> names;
   std::set<double> fractions;
-  for (const CsvRow& row : csv_rows("peaks.csv")) {
+  for (const NamedCells& row : csv_rows("peaks.csv")) {
     const NamedPeak peak = {row.at("peak_name"), FlopsPerSecond(std::stod(row.at("peak_tflops")) * 1e12)};
     const Utilisation found = utilisation(flops, duration_from_seconds(12.081), 8192, peak);
     EXPECT_NEAR(100 * found.mfu, std::stod(row.at("mfu")), 0.005) << peak.name;
@@ -162,7 +162,7 @@ TEST(PublishedFlops, OnePeakPerName) {
 }
 
 TEST(PublishedFlops, ParametersOfTable1) {
-  for (const CsvRow& row : csv_rows("gpt_parameters.csv")) {
+  for (const NamedCells& row : csv_rows("gpt_parameters.csv")) {
     ModelSpec model = load_model("gpt3-175b");
     model.layers = std::stoll(row.at("layers"));
     model.hidden = std::stoll(row.at("hidden"));
@@ -202,12 +202,12 @@ TEST(PublishedFlops, CatalogIsTheSharedOne) {
 }
 
 // A row of llm-foundry's table as header -> field; the first field is quoted and holds commas.
-CsvRow mpt_row(const std::vector<std::string>& header, std::string line) {
+NamedCells mpt_row(const std::vector<std::string>& header, std::string line) {
   if (line.back() == '\r') line.pop_back();
   const std::size_t close = line.find("\",");
   const std::vector<std::string> fields = split(line.substr(line[0] == '"' ? close + 2 : line.find(',') + 1), ',');
   EXPECT_EQ(fields.size() + 1, header.size()) << line;
-  CsvRow row;
+  NamedCells row;
   for (std::size_t i = 0; i < fields.size() && i + 1 < header.size(); ++i) row[header[i + 1]] = fields[i];
   return row;
 }
@@ -224,7 +224,7 @@ TEST(PublishedFlops, StepsOfMpt) {
   const std::vector<std::string> header = split(line, ',');
   int rows = 0;
   while (std::getline(file, line)) {
-    const CsvRow row = mpt_row(header, line);
+    const NamedCells row = mpt_row(header, line);
     const ModelSpec model = load_model("mpt-" + row.at("Model"));
     const std::int64_t sequence = std::stoll(row.at("SeqLen (T)"));
     EXPECT_EQ(parameter_count(model, sequence).total, std::stoll(row.at("NumParams"))) << line;

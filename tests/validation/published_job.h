@@ -37,7 +37,7 @@ inline double published_step_s(const StepRequest& request, const std::string& ma
 
 // 2205.05198: fp16 with fp32 gradients (accuracy.md C.1 counts 58 B a parameter for that optimizer), sequence 2048, dropout, unfused
 // attention, TP 8, Megatron-LM of that month. Columns: model, pipeline, virtual_stages, global_batch, micro_batch.
-inline StepRequest megatron_request(const CsvRow& row) {
+inline StepRequest megatron_request(const NamedCells& row) {
   StepRequest request;
   request.model = load_model(row.at("model"));
   request.framework = load_framework("megatron-lm@2022-05");
@@ -54,7 +54,5 @@ inline StepRequest megatron_request(const CsvRow& row) {
   if (request.parallel.virtual_stages > 1) request.parallel.schedule = PipelineKind::kInterleaved;
   return request;
 }
-
-inline double gib(Bytes bytes) { return static_cast<double>(bytes.value) / (1 << 30); }
 
 }  // namespace stepsim

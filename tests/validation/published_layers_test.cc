@@ -56,7 +56,7 @@ TEST(PublishedLayers, Table4) {
   std::printf("|---|---|---|---|---|---|---|\n");
   double sum = 0;
   int count = 0;
-  for (const CsvRow& row : csv_rows("table4.csv")) {
+  for (const NamedCells& row : csv_rows("table4.csv")) {
     const LayerTimes times = layer_times("megatron-22b", 4, row.at("sequence_parallel") == "1", granularity(row.at("recompute")));
     const double forward = times.forward_s * 1e3 / std::stod(row.at("forward_ms")) - 1;
     const double backward = times.backward_s * 1e3 / std::stod(row.at("backward_ms")) - 1;
@@ -78,7 +78,7 @@ TEST(PublishedLayers, Figure8) {
   std::printf("## table: layer-shares\n| layer | forward, paper | stepsim | backward, paper | stepsim | recompute, paper | stepsim |\n");
   std::printf("|---|---|---|---|---|---|---|\n");
   double largest = 0;
-  for (const CsvRow& row : csv_rows("figure8.csv")) {
+  for (const NamedCells& row : csv_rows("figure8.csv")) {
     const std::string& model = row.at("model");
     const std::int64_t micro_batch = std::stoll(row.at("micro_batch"));
     const bool present = row.at("variant") == "present";

@@ -50,13 +50,13 @@ class PublishedPeaks : public testing::Test {
   std::map<std::string, std::string> source_;
 };
 
-double gib(double bytes) { return bytes / (1 << 30); }
+double as_gib(double bytes) { return bytes / (1 << 30); }
 
 TEST_F(PublishedPeaks, Table) {
   std::printf("## table: published-peaks\n| row | source | measured GiB | stepsim GiB | error |\n|---|---|---|---|---|\n");
   for (const Comparison& row : comparison().other.at("peak_bytes")) {
-    std::printf("| %s | %s | %.2f | %.2f | %+.1f %% |\n", row.id.c_str(), source_[row.id].c_str(), gib(row.measured), gib(row.simulated),
-                100 * row.error());
+    std::printf("| %s | %s | %.2f | %.2f | %+.1f %% |\n", row.id.c_str(), source_[row.id].c_str(), as_gib(row.measured),
+                as_gib(row.simulated), 100 * row.error());
   }
   std::printf("\n");
   for (const auto& [reason, count] : comparison().skipped) std::printf("skipped %zu: %s\n", count, reason.c_str());
@@ -92,8 +92,8 @@ TEST_F(PublishedPeaks, DifferencesOfTorchtitan) {
   for (const auto& [more, less] : pairs) {
     ASSERT_TRUE(rows_.contains(more));
     ASSERT_TRUE(rows_.contains(less));
-    const double measured = gib(rows_[more].measured - rows_[less].measured),
-                 simulated = gib(rows_[more].simulated - rows_[less].simulated);
+    const double measured = as_gib(rows_[more].measured - rows_[less].measured),
+                 simulated = as_gib(rows_[more].simulated - rows_[less].simulated);
     EXPECT_LE(std::abs(measured - simulated), 2) << more << " - " << less << ": measured " << measured << ", simulated " << simulated;
   }
 }

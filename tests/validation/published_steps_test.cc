@@ -11,7 +11,7 @@
 namespace stepsim {
 namespace {
 
-double step_time_s(const CsvRow& row) {
+double step_time_s(const NamedCells& row) {
   StepRequest request = megatron_request(row);
   request.parallel.data = std::stoi(row.at("data"));
   request.parallel.sequence_parallel = row.at("sequence_parallel") == "1";
@@ -32,7 +32,7 @@ Bytes layer_bytes(const std::string& model, const std::string& framework, std::i
 constexpr std::size_t kTable5Rows = 8;  // of published_steps.csv, full and present by turns
 
 struct StepRow {
-  CsvRow row;
+  NamedCells row;
   double simulated_s = 0, measured_s = 0;
   double error() const { return simulated_s / measured_s - 1; }
 };
@@ -53,7 +53,7 @@ TEST(Published, StepsAndBytes) {
   std::printf("| Llama-3 8B, bytes saved by a layer and token (8h + 8 + 4d(nq + nkv) + 4nq + 6f) | 139400 | %lld | 0 |\n",
               static_cast<long long>(llama.value / 8192));
   std::vector<StepRow> rows;
-  for (const CsvRow& row : csv_rows("published_steps.csv")) {
+  for (const NamedCells& row : csv_rows("published_steps.csv")) {
     rows.push_back({.row = row, .simulated_s = step_time_s(row), .measured_s = std::stod(row.at("measured_s"))});
     print_step(rows.back());
     EXPECT_NEAR(1 + rows.back().error(), 1, std::stod(row.at("tolerance"))) << row.at("model") << " " << row.at("source");

@@ -46,7 +46,7 @@ BandedStep banded(const JobInput& input) {
 }
 
 // 2205.05198: sequence 2048, TP 8, unfused attention.
-JobInput megatron_job(const CsvRow& row) {
+JobInput megatron_job(const NamedCells& row) {
   std::vector<FlagValue> flags = {flag("--model", row.at("model")),
                                   flag("--hardware", "a100-sxm-80gb"),
                                   flag("--framework", "megatron-lm@2022-05"),
@@ -70,7 +70,7 @@ TEST(StepBands, HoldTheStepsOf220505198) {
   double measured_before = 0;
   std::string model;
   std::string pairs;
-  for (const CsvRow& row : csv_rows("published_steps.csv")) {
+  for (const NamedCells& row : csv_rows("published_steps.csv")) {
     if (row.at("data") != "1") continue;  // of the 2240 GPUs the representative is a job of its own: test_published_steps
     const BandedStep step = banded(megatron_job(row));
     const double measured_s = std::stod(row.at("measured_s"));

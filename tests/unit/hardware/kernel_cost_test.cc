@@ -50,6 +50,40 @@ TEST(MemoryBoundCost, FractionsByKind) {
   EXPECT_DOUBLE_EQ(memory_bound_cost(gpu, {.read = Bytes(40960)}).sm, 0.1);  // 10 blocks of 4 KiB on 100 SMs
 }
 
+// Three kernels move the same bytes: three launches for the host and three fixed parts; 40,960 bytes make 10 blocks, 3.33 a kernel.
+TEST(MemoryBoundCost, SeveralKernels) {
+  const GpuSpec gpu = round_gpu();
+  MemoryBound work{.read = Bytes(40960)};
+  const DeviceCost one = memory_bound_cost(gpu, work);
+  work.launches = 3;
+  const DeviceCost three = memory_bound_cost(gpu, work);
+  EXPECT_EQ(three.alone, one.alone);
+  EXPECT_EQ(three.fixed, 3 * one.fixed);
+  EXPECT_EQ(three.issue, 3 * one.issue);
+  EXPECT_DOUBLE_EQ(three.sm, 0.1 / 3);
+}
+
+// Products of 1000^3: 2 GFLOP at half of 100 TFLOP/s, 40 us each, 2 us before. Six on four streams fill the device: 2 + 240 us. Small ones,
+// 100 x 100 x 250 (120 kB at 1 TB/s: 0.12 us), wait for what is before them on their stream: two rounds of 2.12 us.
+TEST(GemmCost, ProductsOnStreams) {
+  GpuSpec gpu = round_gpu();
+  gpu.fit.gemm_tile.reset();
+  gpu.fit.gemm_compute = 0.5;
+  gpu.fit.gemm_memory = 1;
+  gpu.fit.gemm_fixed = std::chrono::microseconds(2);
+  Gemm work{.m = 1000, .n = 1000, .k = 1000, .batch = 6, .in_flight = 4};
+  const DeviceCost large = gemm_cost(gpu, work);
+  EXPECT_NEAR(us(large.fixed), 2, 1e-6);
+  EXPECT_NEAR(us(large.alone), 240, 1e-6);
+  EXPECT_EQ(large.issue, 6 * gpu.fit.kernel_issue);
+  work = {.m = 100, .n = 100, .k = 250, .batch = 6, .in_flight = 4};
+  EXPECT_NEAR(us(gemm_cost(gpu, work).fixed + gemm_cost(gpu, work).alone), 2 * 2.12, 1e-6);
+  work.in_flight = 8;  // all six at once
+  EXPECT_NEAR(us(gemm_cost(gpu, work).fixed + gemm_cost(gpu, work).alone), 2 + 6 * 0.12, 1e-6);
+  work.in_flight = 0;
+  EXPECT_EQ(gemm_cost(gpu, work).issue, gpu.fit.kernel_issue);
+}
+
 TEST(CopyCost, HostLinkAndWithinTheDevice) {
   const GpuSpec gpu = round_gpu();
   const ClusterSpec cluster = round_cluster();
@@ -178,6 +212,10 @@ TEST(CollectiveCost, ExpertLibrariesWithinAndAcrossDomains) {
   work.ranks = 8;  // two domains: half of the bytes at the NIC's 10 GB/s, one hop of 5 us; 30 GB/s within them
   EXPECT_NEAR(time(), 7 + 5 + 6000, 1e-5);
   EXPECT_EQ(collective_cost(gpu, cluster, work).bound, Bound::kNetwork);
+  // 2 of 8 experts, one a rank: a token's two copies are for 2 x 11/14 domains, of which it crosses to the other: 120 MB x 11/14 / 2.
+  work.routing = {.experts = 8, .choices = 2};
+  EXPECT_NEAR(time(), 7 + 5 + 6000 * 11.0 / 14, 1e-5);
+  work.routing = {};
   // Without rates of the library: NCCL's all-to-all. 3/4 of the bytes at 50 GB/s, 10 + 3 us.
   work.ranks = 4;
   work.library = CollectiveLibrary::kDeepEp;

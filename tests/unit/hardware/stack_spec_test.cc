@@ -194,14 +194,14 @@ TEST(StackSpec, KnownOnlyWithEvidenceOfTheFrameworkAndItsVersion) {
   EXPECT_FALSE(known_stack("b200", "fp8", "megatron-bridges"));
 }
 
-// Of the catalog's files of the generation and precision: the least and the largest bound.
+// Of the catalog's files of the generation and precision: the least and the largest slowdown.
 TEST(StackSpec, RangeWhereNoStackIsKnown) {
   const auto bounds = [](const std::vector<const char*>& names) {
     SlowdownRange all{1, 10, 0};
     for (const char* const name : names) {
-      const SlowdownRange gemm = load_stack(name).gemm;
-      all.lower = std::min(all.lower, gemm.lower);
-      all.upper = std::max(all.upper, gemm.upper);
+      const double slowdown = load_stack(name).gemm.expected;
+      all.lower = std::min(all.lower, slowdown);
+      all.upper = std::max(all.upper, slowdown);
     }
     return all;
   };
@@ -214,14 +214,30 @@ TEST(StackSpec, RangeWhereNoStackIsKnown) {
   const SlowdownRange ampere = bounds({"a100-fsdp", "a100-megatron", "a100-torchtitan"});
   expect_same(range("a100-sxm-80gb", "bf16"), ampere);
   expect_same(range("a100-pcie-40gb", "fp16"), ampere);  // fp16 products run as bf16 ones
-  const SlowdownRange hopper =
-      bounds({"h100-96gb-torchtitan-2024-12", "h100-96gb-torchtitan-2026", "h100-automodel", "h100-fms-fsdp", "h100-llm-foundry"});
+  const SlowdownRange hopper = bounds({"h100-96gb-torchtitan-2024-12", "h100-96gb-torchtitan-2026", "h100-fms-fsdp", "h100-llm-foundry"});
   expect_same(range("h200-sxm-141gb", "bf16"), hopper);
   const SlowdownRange blackwell = bounds({"b200-bf16-megatron", "b300-bf16-te"});
   expect_same(range("gb300-nvl72", "bf16"), blackwell);
   // No relative: all stacks of 16 bits.
   expect_same(range("v100-sxm-32gb", "fp16"),
               {1, std::min({ampere.lower, hopper.lower, blackwell.lower}), std::max({ampere.upper, hopper.upper, blackwell.upper})});
+}
+
+// The middle one of an odd number, between the middle ones of an even one.
+TEST(StackSpec, TypicalIsTheMiddleOfTheRelatives) {
+  const StackSpec ampere = *typical_stack(load_gpu("a100-sxm-80gb"), "fp16");
+  EXPECT_EQ(ampere.name, "typical");
+  EXPECT_EQ(ampere.gemm.expected, load_stack("a100-fsdp").gemm.expected);  // a100-megatron has none, a100-torchtitan more
+  EXPECT_EQ(ampere.gemm.lower, 1);
+  EXPECT_EQ(ampere.gemm.upper, load_stack("a100-torchtitan").gemm.expected);
+  EXPECT_TRUE(ampere.evidence.empty());
+  const StackSpec blackwell = *typical_stack(load_gpu("gb300-nvl72"), "bf16");
+  EXPECT_EQ(blackwell.gemm.expected, (load_stack("b200-bf16-megatron").gemm.expected + load_stack("b300-bf16-te").gemm.expected) / 2);
+  EXPECT_FALSE(typical_stack(load_gpu("v100-sxm-32gb"), "fp16"));
+  EXPECT_FALSE(typical_stack(load_gpu("a100-sxm-80gb"), "fp32"));
+  GpuSpec gpu = load_gpu("gb300-nvl72");
+  apply_stack(blackwell, "bf16", gpu);
+  EXPECT_EQ(gpu.fit.sustained.gemm.at("bf16"), blackwell.gemm.expected);
 }
 
 TEST(StackSpec, HoldsForItsMachineAndPrecision) {

@@ -96,6 +96,21 @@ TEST(Topology, InAndBetweenDomainsRunAtOnce) {
   EXPECT_NEAR(alone_s(gpu, cluster, all_reduce(16, 1)), std::max(inside, network), 1e-9);  // chunks of a ring are on all its links
 }
 
+// NCCL broadcasts by rings alone: what it sends passes every rank, 7 in each of 4 nodes and from node to node 3 times, where other
+// collectives of 4 nodes climb two levels of a tree.
+TEST(Topology, ABroadcastPassesEveryRank) {
+  GpuSpec gpu = load_gpu("a100");
+  const ClusterSpec cluster = load_cluster("selene");
+  gpu.fit.gather = {.fixed = std::chrono::microseconds(10), .per_rank = std::chrono::microseconds(1), .bus = 1};
+  gpu.fit.network_hop = std::chrono::microseconds(5);
+  const auto latency = [&](CollectiveKind kind, std::int32_t ranks) {
+    return collective_cost(gpu, cluster, {.kind = kind, .message = Bytes(1), .ranks = ranks}).fixed;
+  };
+  EXPECT_EQ(latency(CollectiveKind::kBroadcast, 32), std::chrono::microseconds(10 + 28 * 1 + 3 * 5));
+  EXPECT_EQ(latency(CollectiveKind::kAllGather, 32), std::chrono::microseconds(10 + 7 * 1 + 2 * 5));
+  EXPECT_EQ(latency(CollectiveKind::kBroadcast, 8), latency(CollectiveKind::kAllGather, 8));
+}
+
 TEST(Topology, ClustersOfPublishedTables) {
   const std::pair<const char*, double> clusters[] = {// GB/s a node, accuracy.md A.2, B.1, B.2.6; results.csv B1059
                                                      {"vtrain-a100", 100},     {"llm-foundry-a100", 200}, {"llm-foundry-h100", 400},

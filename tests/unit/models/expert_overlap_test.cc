@@ -73,6 +73,14 @@ TEST(ExpertOverlap, ExpertTensorCollectivesStay) {
   EXPECT_EQ(op_named(experts_layer(each).forward, "token dispatch all-to-all")->stream, OpStream::kExpert);
 }
 
+// --delay-weight-gradients is of experts: a model without them keeps the order of its ops.
+TEST(ExpertOverlap, DenseModelsKeepTheirOrder) {
+  TemplateCase dense = llama3_8b();
+  const std::vector<std::string> before = op_names(transformer_layer(dense.context()).backward);
+  dense.parallel.delay_weight_gradients = true;
+  EXPECT_EQ(op_names(transformer_layer(dense.context()).backward), before);
+}
+
 TEST(ExpertOverlap, WeightGradientsStandBehindTheExchangeAndTheInputGradient) {
   TemplateCase each = two_ranks();
   each.model.experts.shared_ffn = 32;
@@ -103,9 +111,8 @@ TEST(ExpertOverlap, WeightGradientsStandBehindTheExchangeAndTheInputGradient) {
 
 TEST(ExpertOverlap, DenseLayersDelayAttentionAlone) {
   TemplateCase each = small_mixture();
-  each.model.experts = {};
   each.parallel.delay_weight_gradients = true;
-  const LayerTemplate layer = each.layer();
+  const LayerTemplate layer = layer_of_kind(each, {});  // of a mixture
   EXPECT_EQ(layer.backward.back().name, "qkv weight gradient");
   EXPECT_LT(place(layer.backward, "down weight gradient"), place(layer.backward, "norm 2 backward"));
 }
@@ -147,10 +154,10 @@ TEST(ExpertOverlap, LoadsReachExchanges) {
   EXPECT_EQ(message("token dispatch all-to-all"), 640);
   EXPECT_EQ(message("token combine all-to-all"), 640);
   each.parallel.dispatcher = Dispatcher::kHybridEp;
-  EXPECT_EQ(message("token dispatch to ranks"), 17 * 32);
+  EXPECT_EQ(message("token dispatch to ranks"), 17 * (32 + 4 * 4));  // HybridEP: an fp32 for each of 4 experts too
   EXPECT_EQ(message("token combine from ranks"), 17 * 32);
   each.training.imbalance = 1;
-  EXPECT_EQ(message("token dispatch to ranks"), 14 * 32);
+  EXPECT_EQ(message("token dispatch to ranks"), 14 * (32 + 4 * 4));
 }
 
 // A product an expert of its 8 rows; weight gradients are added in the dtype of the main gradient.
@@ -167,6 +174,47 @@ TEST(ExpertOverlap, ProductsAreOneBatch) {
     // 2 experts x 16 x 32 values, read and written in 4 or 2 bytes; the operands in 2.
     EXPECT_EQ(memory_traffic(weight).value, 2 * (16 * 32 * (wide ? 8 : 4) + 2 * 8 * (16 + 32)));
   }
+}
+
+// Transformer Engine's grouped linear: a kernel for each expert's product on four streams, and for each expert's rows that are cast.
+TEST(ExpertKernels, ProductsOnStreams) {
+  TemplateCase each = two_ranks(Dispatcher::kHybridEp);  // rows that arrive padded
+  each.framework.expert_streams = 4;
+  each.training.precision = Precision::kMxFp8;
+  const auto product = [](const TemplateCase& of) { return std::get<Gemm>(op_named(experts_layer(of).forward, "experts down")->work); };
+  const auto casts = [](const TemplateCase& of, const char* name) {
+    const LayerTemplate layer = experts_layer(of);
+    const TemplateOp* op = op_named(layer.forward, name);
+    if (op == nullptr) op = op_named(layer.backward, name);
+    EXPECT_NE(op, nullptr) << name;
+    return op == nullptr ? -1 : std::get<MemoryBound>(op->work).launches;
+  };
+  const char* const kInput = "experts input of experts gate and up cast";
+  EXPECT_EQ(product(each).in_flight, 4);
+  EXPECT_EQ(product(each).batch, 2);
+  EXPECT_EQ(casts(each, kInput), 2);  // two experts
+  EXPECT_EQ(casts(each, "experts down output gradient cast"), 2);
+  EXPECT_EQ(casts(each, "norm 1 output of qkv cast"), 1);
+  for (const char* const name : {"experts gate and up input gradient", "experts gate and up weight gradient"}) {
+    EXPECT_EQ(std::get<Gemm>(op_named(experts_layer(each).backward, name)->work).in_flight, 4) << name;
+  }
+  each.training.precision = Precision::kNvFp4;
+  EXPECT_EQ(casts(each, kInput), 2);  // largest values of all, then casts of all
+  each.training.precision = Precision::kFp8;
+  each.training.scaling = ScalingRecipe::kDelayed;
+  EXPECT_EQ(casts(each, kInput), 1);
+  each.training.scaling = ScalingRecipe::kCurrent;
+  EXPECT_EQ(casts(each, kInput), 6);  // largest value, scale, cast of each
+  TemplateCase fused = each;
+  fused.training.precision = Precision::kMxFp8;
+  fused.framework.fused_expert_mlp = true;
+  EXPECT_EQ(product(fused).in_flight, 0);
+  EXPECT_EQ(casts(fused, kInput), 1);
+  TemplateCase graph = each;  // its counts stay on the device
+  graph.training.cuda_graph = CudaGraph::kFull;
+  EXPECT_EQ(product(graph).in_flight, 0);
+  each.framework.groups_expert_products = false;
+  EXPECT_EQ(product(each).in_flight, 1);
 }
 
 std::int64_t traffic_of(const std::vector<TemplateOp>& ops, const std::string& prefix) {
@@ -242,6 +290,30 @@ TEST(ExpertKernels, ActivationInTheProducts) {
   EXPECT_EQ(flops_of(layer.forward), flops_of(apart.forward));
   each.training.precision = Precision::kBf16;  // there is no such kernel
   EXPECT_THAT(op_names(experts_layer(each).forward), Contains("experts activation"));
+}
+
+// 16 rows of 32 bytes are copied before and behind the experts, each way, unless HybridEP has padded them.
+TEST(ExpertKernels, RowsArePaddedBelowSixteenBits) {
+  TemplateCase each = two_ranks();
+  each.framework.expert_streams = 4;
+  const auto copies = [](const TemplateCase& of) {
+    const LayerTemplate layer = experts_layer(of);
+    std::int64_t bytes = 0;
+    for (const char* const name : {"experts input padding", "experts output unpadding"}) {
+      if (const TemplateOp* const op = op_named(layer.forward, name)) bytes += memory_traffic(op->work).value;
+      if (const TemplateOp* const op = op_named(layer.backward, std::string(name) + " backward")) bytes += memory_traffic(op->work).value;
+    }
+    return bytes;
+  };
+  EXPECT_EQ(copies(each), 0);
+  each.training.precision = Precision::kMxFp8;
+  EXPECT_EQ(copies(each), 4 * 2 * 16 * 32);
+  each.parallel.dispatcher = Dispatcher::kHybridEp;
+  EXPECT_EQ(copies(each), 0);
+  each.parallel.dispatcher = Dispatcher::kDeepEp;
+  EXPECT_EQ(copies(each), 4 * 2 * 16 * 32);
+  each.framework.fused_expert_mlp = true;
+  EXPECT_EQ(copies(each), 0);
 }
 
 // 16 rows of 32 bytes are added to 8 tokens of zeros: the tokens are written, then each row is read, and its token read and written.

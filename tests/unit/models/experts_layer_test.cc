@@ -212,7 +212,14 @@ TEST(ExpertsDispatch, LibrariesMoveATokenOnceToARank) {
                           "token dispatch backward from ranks: combine 224 B, 2 ranks, stride 1"));
   EXPECT_EQ(bytes_of(deep, "token dispatch, arrived"), 224);
   const LayerTemplate hybrid = experts_layer(sharded(Dispatcher::kHybridEp, 1));
-  EXPECT_EQ(collectives(hybrid.forward, Group::kExpert), forward);
+  // HybridEP's copies carry fp32 probabilities of all 4 experts where those travel: 7 copies of 16 bytes.
+  EXPECT_THAT(collectives(hybrid.forward, Group::kExpert),
+              ElementsAre("token dispatch to ranks: dispatch 336 B, 2 ranks, stride 1", forward.back()));
+  EXPECT_THAT(collectives(hybrid.backward, Group::kExpert),
+              ElementsAre("token combine backward to ranks: dispatch 224 B, 2 ranks, stride 1",
+                          "token dispatch backward from ranks: combine 336 B, 2 ranks, stride 1"));
+  EXPECT_EQ(std::get<Collective>(op_named(hybrid.forward, "token dispatch to ranks")->work).routing,
+            (Routing{.experts = 4, .choices = 2, .groups = 1, .best_groups = 1}));
   EXPECT_EQ(slot_named(hybrid, "token dispatch, arrived"), kNoSlot);
   EXPECT_EQ(bytes_of(hybrid, "experts input"), 8 * 32);
   EXPECT_EQ(std::get<Collective>(op_named(hybrid.forward, "token combine from ranks")->work).library, CollectiveLibrary::kHybridEp);

@@ -150,6 +150,15 @@ TEST(FrameworkPreset, EverySwitchReachesThePreset) {
       {"eager_loss", &FrameworkPreset::eager_loss},
       {"fused_loss_keeps_logits", &FrameworkPreset::fused_loss_keeps_logits},
       {"unpermutes_with_probabilities", &FrameworkPreset::unpermutes_with_probabilities},
+      {"casts_norm_input", &FrameworkPreset::casts_norm_input},
+      {"reruns_norms", &FrameworkPreset::reruns_norms},
+      {"measures_accuracy", &FrameworkPreset::measures_accuracy},
+      {"casts_output", &FrameworkPreset::casts_output},
+      {"reduces_to_all", &FrameworkPreset::reduces_to_all},
+      {"flattens_buckets", &FrameworkPreset::flattens_buckets},
+      {"broadcasts_weights", &FrameworkPreset::broadcasts_weights},
+      {"copies_token_shards", &FrameworkPreset::copies_token_shards},
+      {"views_single_sequence", &FrameworkPreset::views_single_sequence},
   };
   const DescribedFramework usual = describe_framework("megatron-core@2025");
   std::size_t found = 0;

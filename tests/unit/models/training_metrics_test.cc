@@ -116,6 +116,17 @@ TEST(TrainingMetrics, FourteenBytesALogitEach) {
   EXPECT_THAT(bytes_a_logit(single.embedding().backward, kMetricOps), testing::DoubleNear(16, 1e-3));
 }
 
+// Megatron-LM's batch, of which the embedding holds the labels, has them once.
+TEST(TrainingMetrics, BesideABatchThatIsHeldWhole) {
+  TemplateCase megatron = measured();
+  megatron.framework.global_buffers = true;
+  const LayerTemplate embedding = megatron.embedding();
+  std::int64_t labels = 0;
+  for (const Slot& slot : embedding.slots) labels += slot.name == "labels" ? 1 : 0;
+  EXPECT_EQ(labels, 1);
+  EXPECT_THAT(bytes_a_logit(embedding.backward, kMetricOps), testing::DoubleNear(28, 1e-3));
+}
+
 TEST(TrainingMetrics, FollowTheLossWhereTheEmbeddingIsElsewhere) {
   TemplateCase mpt = measured();
   mpt.parallel.pipeline = 2;

@@ -105,5 +105,40 @@ TEST(AllocatorReplay, ShowsEachInstantOfTheLastStep) {
   EXPECT_EQ(allocated, (std::vector<std::int64_t>{150, 180, 220, 190, 150}));
 }
 
+// 24,000 events, enough for threads. With an observer all devices are taken in the order of the log, without one each by itself.
+TEST(AllocatorReplay, DevicesGiveTheSameApartAndTogether) {
+  SmallGraph small;
+  for (int i = 0; i < 3; ++i) {
+    const DeviceId device = small.builder.add_device();
+    const StreamId compute = small.stream(device, true);
+    std::vector<StorageId> made;
+    for (int op = 0; op < 4000; ++op) {
+      made.push_back(small.storage(device, (1 + (op * 37 + i) % 101) * kMebi / 4));
+      const std::size_t read = static_cast<std::size_t>(op - op % 7 / 2);
+      small.op(compute, 1 + i, {.reads = {made[read / 2]}, .writes = {made.back()}});
+    }
+  }
+  const OpGraph graph = std::move(small.builder).build();
+  const StepResult result = simulate(graph, plain_machine(3), small.costs());
+  ASSERT_GE(result.memory.size(), 20'000U);
+  std::size_t samples = 0;
+  const auto observer = [&](const AllocatorSample&) { ++samples; };
+  const std::vector<DeviceAllocation> apart = replayed_allocator(graph, result, {.steps = 2});
+  const std::vector<DeviceAllocation> together = replayed_allocator(graph, result, {.steps = 2, .observer = observer});
+  EXPECT_EQ(samples, result.memory.size() + 3);  // and each device's beginning
+  ASSERT_EQ(apart.size(), 3U);
+  for (std::size_t i = 0; i < 3; ++i) {
+    for (std::size_t step = 0; step < 2; ++step) {
+      const StepAllocation &a = apart[i].steps[step], &b = together[i].steps[step];
+      EXPECT_GT(a.at_peak.reserved.value, 0);
+      EXPECT_EQ(a.at_peak.reserved, b.at_peak.reserved);
+      EXPECT_EQ(a.at_peak.allocated, b.at_peak.allocated);
+      EXPECT_EQ(a.peak_at, b.peak_at);
+      EXPECT_EQ(a.unusable_peak, b.unusable_peak);
+      EXPECT_EQ(a.at_end.segments, b.at_end.segments);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace stepsim

@@ -31,6 +31,19 @@ TEST(OpWork, AttentionArithmetic) {
   EXPECT_EQ(memory_traffic(attention), Bytes(2 * (2048 + 512) * 2));
 }
 
+// 2 of 8 experts. Of 4 parts with 2 experts one is missed with probability 6/8 x 5/7 = 15/28: 4 x 13/28 are reached; of 2 parts with 4:
+// 4/8 x 3/7 = 3/14, 2 x 11/14; of 8: each choice is another, 2. Within the better of 2 groups of 4: 2/4 x 1/3 = 1/6, 2 parts x 5/6.
+TEST(OpWork, PartsThatATokenReaches) {
+  const Routing routing{.experts = 8, .choices = 2};
+  EXPECT_EQ(parts_reached(routing, 1), 1);
+  EXPECT_DOUBLE_EQ(parts_reached(routing, 2), 2 * 11.0 / 14);
+  EXPECT_DOUBLE_EQ(parts_reached(routing, 4), 4 * 13.0 / 28);
+  EXPECT_DOUBLE_EQ(parts_reached(routing, 8), 2);
+  const Routing grouped{.experts = 8, .choices = 2, .groups = 2, .best_groups = 1};
+  EXPECT_DOUBLE_EQ(parts_reached(grouped, 4), 2 * 5.0 / 6);
+  EXPECT_DOUBLE_EQ(parts_reached(grouped, 2), 1);
+}
+
 TEST(OpWork, TransfersCarryNoArithmetic) {
   EXPECT_EQ(arithmetic(Copy{.bytes = Bytes(10)}).value, 0);
   EXPECT_EQ(arithmetic(Collective{.message = Bytes(10), .ranks = 2}).value, 0);

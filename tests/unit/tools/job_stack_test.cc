@@ -57,19 +57,33 @@ TEST(JobHardware, AStepLongerThanTheClockIsRefused) {
   EXPECT_THAT(error_of([&] { run_step(job); }), HasSubstr("found a step of more than 104 days"));
 }
 
-TEST(JobStack, UnknownIsSaidFirstAndLeavesTheBareMachine) {
+TEST(JobStack, UnknownIsSaidFirstAndTakesTheMiddleOfTheKnown) {
   const Job job = resolve_job(job_on("b200"));
+  ASSERT_TRUE(job.stack);
+  EXPECT_EQ(source(job), "typical, default: none is known for bf16 on b200 with megatron-core@2025");
+  // From linear layers on a B300 to SimuMax's steps on a B200.
+  const SlowdownRange range = typical_stack(load_gpu("b200"), "bf16")->gemm;
+  EXPECT_EQ(job.gpu.fit.sustained.gemm.at("bf16"), range.expected);
+  const std::string said = fmt::format(
+      "No stack is known for bf16 on b200 with megatron-core@2025 (stepsim list stacks): matrix products take {:.2f} times as "
+      "long as in benchmarks, the middle of what training took with known ones, {:.2f} to {:.2f}",
+      range.expected, range.lower, range.upper);
+  ASSERT_FALSE(job.assumed.empty());
+  EXPECT_EQ(job.assumed.front(), said);
+  const Job asked = resolve_job(job_on("b200", {flag("--stack", "typical")}));
+  EXPECT_EQ(source(asked), "typical, --stack");
+  EXPECT_EQ(asked.assumed.front(), said);
+}
+
+// No stack of a V100 is in the catalog.
+TEST(JobStack, WithoutRelativesTheBareMachine) {
+  const Job job = resolve_job(job_on("v100-sxm-32gb", {flag("--precision", "fp16")}));
   EXPECT_FALSE(job.stack);
   EXPECT_TRUE(job.gpu.fit.sustained.gemm.empty());
-  EXPECT_EQ(source(job), "none, default: none is known for bf16 on b200 with megatron-core@2025");
-  ASSERT_FALSE(job.assumed.empty());
-  // From linear layers on a B300 to the slowest of SimuMax's steps on a B200.
-  const SlowdownRange range = unknown_stack_range(load_gpu("b200"), "bf16");
-  EXPECT_EQ(
-      job.assumed.front(),
-      fmt::format("No stack is known for bf16 on b200 with megatron-core@2025 (stepsim list stacks): kernel times are those of benchmarks; "
-                  "measured training took {:.2f} to {:.2f} times as long for matrix products",
-                  range.lower, range.upper));
+  EXPECT_EQ(source(job), "none, default: none is known for fp16 on v100-sxm-32gb with megatron-core@2025");
+  EXPECT_THAT(job.assumed.front(), HasSubstr("kernel times are those of benchmarks; measured training took "));
+  EXPECT_EQ(problem(job_on("v100-sxm-32gb", {flag("--precision", "fp16"), flag("--stack", "typical")})),
+            "--stack: found typical, wanted none or a stack: none of fp16 on v100-sxm-32gb is in the catalog");
 }
 
 TEST(JobStack, KnownForExactlyThisMachinePrecisionAndFramework) {
@@ -84,7 +98,7 @@ TEST(JobStack, KnownForExactlyThisMachinePrecisionAndFramework) {
     std::vector<FlagValue> flags = {flag("--model", "llama3-8b"), flag("--sequence", "4096"), flag("--layers", "2"), more};
     if (more.flag != "--hardware") flags.push_back(flag("--hardware", "h100-96gb"));
     if (more.flag != "--framework") flags.push_back(flag("--framework", "torchtitan@2024-12"));
-    EXPECT_FALSE(resolve_job({"", flags}).stack) << more.value;
+    EXPECT_EQ(resolve_job({"", flags}).stack->name, "typical") << more.value;
   }
 }
 

@@ -128,7 +128,11 @@ TEST(GraphFile, ModelledWorkReadsBack) {
     ops { name: "d" stream: "s" copy { bytes: "7 B" direction: host_to_device pinned: false } }
     ops { name: "p" stream: "s" copy { bytes: "7 B" allocates: true } }
     ops { name: "e" marker: true }
-    ops { name: "b" stream: "s" gemm { m: 1 n: 2 k: 3 dtype: bf16 accumulate: true } })";
+    ops { name: "b" stream: "s" gemm { m: 1 n: 2 k: 3 dtype: bf16 accumulate: true } }
+    ops { name: "f" stream: "s" gemm { m: 1 n: 2 k: 3 batch: 8 dtype: bf16 in_flight: 4 } }
+    ops { name: "q" stream: "s" memory { read: "8 B" kernel: quantize launches: 8 } }
+    ops { name: "t" stream: "s" collective { kind: dispatch message: "1 GB" ranks: 8 library: hybrid_ep
+                                             routing { experts: 32 choices: 4 groups: 8 best_groups: 2 } } })";
   const GraphFile file = parse_graph(ops, "g");
   const GraphFile again = parse_graph(graph_text(file), "again");
   EXPECT_EQ(std::get<Attention>(file.graph.work(OpId{1})).kernel, 2);
@@ -136,8 +140,12 @@ TEST(GraphFile, ModelledWorkReadsBack) {
             (MemoryBound{.read = Bytes(8 << 20), .written = Bytes(1), .kernel = MemoryKernel::kSoftmax}));
   EXPECT_EQ(std::get<Copy>(file.graph.work(OpId{5})), (Copy{.bytes = Bytes(7), .allocates = true}));
   EXPECT_TRUE(std::get<Gemm>(file.graph.work(OpId{7})).accumulate);
-  ASSERT_EQ(again.graph.ops().size(), 8u);
-  for (std::int32_t i = 0; i < 8; ++i) EXPECT_EQ(again.graph.work(OpId{i}), file.graph.work(OpId{i})) << i;
+  EXPECT_EQ(std::get<Gemm>(file.graph.work(OpId{8})).in_flight, 4);
+  EXPECT_EQ(std::get<MemoryBound>(file.graph.work(OpId{9})).launches, 8);
+  EXPECT_EQ(std::get<Collective>(file.graph.work(OpId{10})).routing, (Routing{.experts = 32, .choices = 4, .groups = 8, .best_groups = 2}));
+  EXPECT_EQ(std::get<Collective>(file.graph.work(OpId{10})).library, CollectiveLibrary::kHybridEp);
+  ASSERT_EQ(again.graph.ops().size(), 11u);
+  for (std::int32_t i = 0; i < 11; ++i) EXPECT_EQ(again.graph.work(OpId{i}), file.graph.work(OpId{i})) << i;
 }
 
 // Two ops of one name in the builder's words; the second gets its number.
