@@ -386,7 +386,7 @@ static void check_low_precision(const ModelSpec& model, const TrainingRecipe& tr
            "fp8, mxfp8 or nvfp4 with it");
   }
   if (training.low_precision_attention && training.attention == AttentionKind::kUnfused) {
-    refuse("--fp8-attention", "it with --attention unfused", "flash or fused with it");
+    refuse("--fp8-attention", "it with --attention unfused", "fused with it");
   }
   if (!low) return;
   const std::int64_t block = training.precision == Precision::kMxFp8 ? 32 : 16, tensor = parallel.tensor;

@@ -23,6 +23,8 @@ bool asks_for_nothing(const std::string& path, const std::string& value) {
   if (path == "training.capacity") return value == "0";
   if (path == "training.optimizer_offload") return value == "0";
   if (path == "parallel.tensor_overlap" || path == "training.cuda_graph") return value == "none";
+  if (path == "training.deferred_head_gradients") return value == "0";
+  if (path.starts_with("framework.")) return value == "none" || value == "false" || value == "0";
   return value == "false" &&
          (path == "parallel.sequence_parallel" || path == "parallel.overlap_expert_exchange" || path == "parallel.delay_weight_gradients");
 }
@@ -30,8 +32,16 @@ bool asks_for_nothing(const std::string& path, const std::string& value) {
 std::vector<Idle> pipeline_settings(const ParallelLayout& parallel) {
   const bool one = parallel.pipeline == 1;
   const std::string stage = "--pp is 1: there is one stage", transfer = "--pp is 1: nothing is sent from stage to stage";
-  return {{one, "parallel.virtual_stages", stage}, {one, "parallel.schedule", stage}, {one, "parallel.pp_layout", stage},
-          {one, "parallel.rank", stage},           {one, "parallel.p2p", transfer},   {one, "parallel.deallocate_outputs", transfer}};
+  const bool own_weights =
+      parallel.schedule == PipelineKind::kZbH1 || parallel.schedule == PipelineKind::kZbV || parallel.schedule == PipelineKind::kDualPipe;
+  return {{own_weights, "training.deferred_head_gradients", "--schedule puts off weight gradients by itself"},
+          {one, "framework.pipeline_buffers", stage},
+          {one, "parallel.virtual_stages", stage},
+          {one, "parallel.schedule", stage},
+          {one, "parallel.pp_layout", stage},
+          {one, "parallel.rank", stage},
+          {one, "parallel.p2p", transfer},
+          {one, "parallel.deallocate_outputs", transfer}};
 }
 
 std::vector<Idle> data_parallel_settings(const ParallelLayout& parallel) {
@@ -64,6 +74,8 @@ std::vector<Idle> expert_settings(const Job& job) {
   const std::string reason = none ? job.model.name + " has no experts" : "--ep is 1: tokens stay where they are";
   return {{none || alone, "parallel.dispatcher", reason},
           {none || alone, "parallel.overlap_expert_exchange", reason},
+          {none || alone, "framework.overlaps_expert_exchange", reason},
+          {none, "framework.delays_weight_gradients", reason},
           {none, "parallel.delay_weight_gradients", reason},
           {none, "parallel.expert_tp", reason},
           {none, "training.imbalance", reason},
@@ -74,9 +86,13 @@ std::vector<Idle> kernel_settings(const Job& job) {
   const ParallelLayout& parallel = job.parallel;
   const TrainingRecipe& training = job.training;
   const bool whole = parallel.tensor > 1 && !parallel.sequence_parallel, stays = training.optimizer_offload == 0;
-  return {{parallel.tensor == 1 || whole, "parallel.tensor_overlap",
-           whole ? "without --sequence-parallel there are no gathers and scatters to overlap" : "--tp is 1: there are no collectives"},
-          {parallel.context == 1, "parallel.context_exchange", "--cp is 1: each rank has whole sequences"},
+  const std::string collectives =
+      whole ? "without --sequence-parallel there are no gathers and scatters to overlap" : "--tp is 1: there are no collectives";
+  const std::string sequences = "--cp is 1: each rank has whole sequences";
+  return {{parallel.tensor == 1 || whole, "parallel.tensor_overlap", collectives},
+          {parallel.tensor == 1 || whole, "framework.tensor_overlap", collectives},
+          {parallel.context == 1, "parallel.context_exchange", sequences},
+          {parallel.context == 1, "framework.context_exchange", sequences},
           {!job.framework.host_issue, "training.cuda_graph", "framework.host_issue is false: launches cost no time"},
           {training.optimizer == OptimizerKind::kNone, "training.optimizer_offload", "--optimizer none updates nothing"},
           {stays, "training.overlap_optimizer_copies", "without --optimizer-offload nothing of the optimizer is copied"},

@@ -103,6 +103,7 @@ void add_recomputed_layers(PublishedStep& step, const RowCells& cells, std::int6
 
 void add_result_sizes(PublishedStep& step, const RowCells& cells) {
   step.id = std::string(cells.text("id"));
+  for (const char* const column : {"dp", "vpp", "grad_accum", "gpus_per_node"}) count(cells, column);  // also where nothing reads it
   add_model(step, cells);
   add_machine(step, cells);
   add_layout(step, cells);

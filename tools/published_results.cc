@@ -67,7 +67,9 @@ bool is_peak(std::string_view kind) { return !says(kind, "DELTA") && !says(kind,
 void add_measurements(PublishedStep& step, const RowCells& cells) {
   step.out_of_memory = ran_out(cells);
   step.ran = !step.out_of_memory;
+  constexpr double kLongest_s = 9e6;  // the engine's clock ends at 106 days
   if (cells.has("step_time_s") && step.ran) step.measured_s = positive_number(cells, "step_time_s", "seconds above zero");
+  if (step.measured_s > kLongest_s) cells.refuse("step_time_s", "seconds, at most 104 days");
   const auto milliseconds = [&](const char* column) -> std::optional<double> {
     if (!cells.has(column)) return std::nullopt;
     return positive_number(cells, column, "milliseconds above zero") / 1e3;

@@ -282,7 +282,7 @@ TEST(TrainingRecipe, AttentionIsAsNarrowAsTheProducts) {
   training.precision = Precision::kMxFp8;
   EXPECT_EQ(error_of(kLlama, training, {}), "");
   training.attention = AttentionKind::kUnfused;
-  EXPECT_EQ(error_of(kLlama, training, {}), "--fp8-attention: found it with --attention unfused, wanted flash or fused with it");
+  EXPECT_EQ(error_of(kLlama, training, {}), "--fp8-attention: found it with --attention unfused, wanted fused with it");
 }
 
 TEST(TrainingRecipe, EncoderDecodersHaveTwoSequences) {

@@ -52,6 +52,23 @@ TEST(IdleSettings, OfOneStageAndOneRank) {
   EXPECT_THAT(resolve_job(job_with({flag("--optimizer", "sgd"), flag("--iteration", "first")})).warnings, IsEmpty());
 }
 
+// Fields of the framework are settings like others.
+TEST(IdleSettings, OfTheFramework) {
+  EXPECT_THAT(idle({}, set("framework.pipeline_buffers=8")), HasSubstr("framework.pipeline_buffers 8 has no effect: --pp is 1"));
+  EXPECT_THAT(idle({}, set("framework.tensor_overlap=ring")), HasSubstr("has no effect: --tp is 1"));
+  EXPECT_THAT(idle({}, set("framework.context_exchange=allgather")), HasSubstr("has no effect: --cp is 1"));
+  EXPECT_THAT(idle({}, set("framework.overlaps_expert_exchange=true")), HasSubstr("has no effect: llama3-8b has no experts"));
+  EXPECT_THAT(idle({}, set("framework.delays_weight_gradients=true")), HasSubstr("has no effect: llama3-8b has no experts"));
+  EXPECT_THAT(resolve_job(job_with({set("framework.tensor_overlap=none")})).warnings, IsEmpty());
+}
+
+// Zero-bubble schedules put off all weight gradients.
+TEST(IdleSettings, DeferredHeadGradients) {
+  const FlagValue deferred = set("training.deferred_head_gradients=4");
+  const std::vector<FlagValue> stages = {flag("--pp", "2"), flag("--global-batch", "8"), flag("--schedule", "zb-h1")};
+  EXPECT_THAT(idle(stages, deferred), HasSubstr("has no effect: --schedule puts off weight gradients by itself"));
+}
+
 TEST(IdleSettings, OfAnotherKindOfSharding) {
   const std::vector<FlagValue> replicas = {flag("--dp", "8"), flag("--global-batch", "16")};
   const auto sharded = [&](const char* zero) {

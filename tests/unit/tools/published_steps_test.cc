@@ -232,6 +232,19 @@ TEST(PublishedSteps, ResultsCompareTimePeakAndVerdict) {
   EXPECT_EQ(error_of([&] { compare_published("results", table, {.quality = "A,E"}); }), "--quality: found \"A,E\", wanted some of A,B,C,D");
 }
 
+// Also where nothing reads the cell.
+TEST(PublishedSteps, ResultsRefuseNumbersThatAreNone) {
+  const std::string row =
+      ",single_node,pytorch/torchtitan,2024-12,torchtitan FSDP2,llama3-8b,2,,,,,,,8192,pretrain,H100-96GB-HBM2e-500W,8,bf16,no,";
+  const auto error = [&](const std::string& cells) {
+    return error_of([&] { compare_published("results", results_table("R1" + row + cells)); });
+  };
+  EXPECT_THAT(error("1,1,8,1,1,,1,1,-8,FSDP2,none,,no,0.5,20,,ok,A,\n"), testing::HasSubstr("dp"));
+  EXPECT_THAT(error("1,1,8,1,1,two,1,1,8,FSDP2,none,,no,0.5,20,,ok,A,\n"), testing::HasSubstr("vpp"));
+  EXPECT_THAT(error("1,0,8,1,1,,1,1,8,FSDP2,none,,no,0.5,20,,ok,A,\n"), testing::HasSubstr("grad_accum"));
+  EXPECT_THAT(error("1,1,8,1,1,,1,1,8,FSDP2,none,,no,1e300,20,,ok,A,\n"), testing::HasSubstr("wanted seconds, at most 104 days"));
+}
+
 TEST(PublishedSteps, PairsAreRatiosOfTheRowsBesideThem) {
   const std::string row =
       ",single_node,pytorch/torchtitan,2024-12,torchtitan FSDP2,llama3-8b,2,,,,,,,8192,pretrain,H100-96GB-HBM2e-500W,8,bf16,no,";
