@@ -124,24 +124,25 @@ TEST(TensorOverlap, GradientsBelow16BitsAreGatheredSo) {
     const std::string star = overlap == TensorOverlap::kRing ? " *" : "";
     each.training.precision = Precision::kMxFp8;
     const std::string mx = std::to_string(values + values / 32);
-    std::vector<std::string> ops = ops_of_linears(each.layer().backward);
+    const LayerTemplate layer = each.layer();
+    std::vector<std::string> ops = ops_of_linears(layer.backward);
     EXPECT_EQ(ops[0], "mlp output gradient all-gather |" + mx + "|" + star);
     EXPECT_EQ(ops[1], "mlp output gradient all-gather by columns |" + mx + "|" + star);
-    const TemplateOp& cast = *op_named(each.layer().backward, "mlp output gradient cast");
+    const TemplateOp& cast = *op_named(layer.backward, "mlp output gradient cast");
     // A fourth of the tokens: reads 2 bytes a value, writes both copies.
     EXPECT_EQ(std::get<MemoryBound>(cast.work).read.value, values / 4 * 2);
     EXPECT_EQ(std::get<MemoryBound>(cast.work).written.value, 2 * (values + values / 32) / 4);
-    const LayerTemplate layer = each.layer();
     EXPECT_EQ(op_named(layer.backward, "down weight gradient")->reads.front(),
               slot_named(layer, "mlp output gradient, gathered by columns"));
 
     each.training.precision = Precision::kFp8;
     each.training.scaling = ScalingRecipe::kCurrent;
     each.training.fp8_reads_one_layout = true;
-    ops = ops_of_linears(each.layer().backward);
+    const LayerTemplate hopper = each.layer();
+    ops = ops_of_linears(hopper.backward);
     EXPECT_EQ(ops[0], "mlp output gradient all-gather |" + std::to_string(values) + "|" + star);
     EXPECT_THAT(ops[1], testing::StartsWith("down input gradient"));
-    const TemplateOp* const transpose = op_named(each.layer().backward, "mlp output gradient, gathered transpose");
+    const TemplateOp* const transpose = op_named(hopper.backward, "mlp output gradient, gathered transpose");
     ASSERT_NE(transpose, nullptr);
     EXPECT_EQ(std::get<MemoryBound>(transpose->work), (MemoryBound{Bytes(values), Bytes(values), MemoryKernel::kQuantize}));
     each.training.fp8_reads_one_layout = false;
