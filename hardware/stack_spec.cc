@@ -249,6 +249,7 @@ std::optional<StackSpec> typical_stack(const GpuSpec& gpu, const std::string& pr
   if (found.empty()) return std::nullopt;
   StackSpec stack;
   stack.name = kTypicalStack;
+  stack.typical = true;
   stack.machines = {gpu.name};
   stack.precisions = {precision};
   stack.software = "not known";

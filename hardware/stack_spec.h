@@ -48,6 +48,7 @@ struct StackSpec {
   SlowdownRange gemm{}, attention{}, memory{}, collective{};
   SlowdownRange weight_gradient{};  // of NT products, beside `gemm`; replaces the machine's factor where it is given
   bool gives_weight_gradient = false;
+  bool typical = false;  // of no software: typical_stack()
   std::optional<double>
       straggler_per_doubling{};  // none: not known; of the step, for each doubling of nodes beyond the first; upper end of the band only
   std::vector<StackEvidence> evidence;

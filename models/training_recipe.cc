@@ -118,7 +118,8 @@ static void check_routing(const ModelSpec& model, const TrainingRecipe& training
   }
   // All tokens may go to one rank, not more of them.
   if (!(training.imbalance >= 1 && training.imbalance <= static_cast<double>(parallel.expert))) {
-    refuse("--imbalance", std::to_string(training.imbalance), "1 to --ep " + std::to_string(parallel.expert));
+    refuse("--imbalance", std::to_string(training.imbalance),
+           "from 1 to " + std::to_string(parallel.expert) + ", the ranks that experts are on");
   }
   if (training.capacity == 0) return;
   if (training.imbalance > 1) {

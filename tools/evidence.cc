@@ -90,8 +90,7 @@ static std::string nearest_text(const Job& job) {
 std::string evidence_text(const Job& job) {
   const std::string kernels = kernels_text(job.gpu);
   const std::string nearest = nearest_text(job);
-  if (!job.stack || job.stack->name == kTypicalStack)
-    return fmt::format("{}; none of this software stack, hence the wide band{}", nearest, kernels);
+  if (!job.stack || job.stack->typical) return fmt::format("{}; none of this software stack, hence the wide band{}", nearest, kernels);
   if (job.stack->evidence.empty()) return fmt::format("{}; stack {} names none{}", nearest, job.stack->name, kernels);
   std::string text = nearest + "; " + fmt::format("stack {}: {}", job.stack->name, stack_evidence_text(job.stack->evidence.front()));
   const std::size_t more = job.stack->evidence.size() - 1;

@@ -72,8 +72,11 @@ std::vector<Idle> expert_settings(const Job& job) {
   const bool none = !job.model.has_experts();
   const bool alone = job.parallel.expert == 1 && job.parallel.expert_tensor_ranks() == 1;
   const std::string reason = none ? job.model.name + " has no experts" : "--ep is 1: tokens stay where they are";
+  const TrainingRecipe& training = job.training;
+  const bool one = training.global_batch == training.micro_batch * job.parallel.replicas();
+  const std::string overlapped = none || alone ? reason : "there is one micro-batch, which has no other to run beside";
   return {{none || alone, "parallel.dispatcher", reason},
-          {none || alone, "parallel.overlap_expert_exchange", reason},
+          {none || alone || one, "parallel.overlap_expert_exchange", overlapped},
           {none || alone, "framework.overlaps_expert_exchange", reason},
           {none, "framework.delays_weight_gradients", reason},
           {none, "parallel.delay_weight_gradients", reason},
@@ -88,6 +91,7 @@ std::vector<Idle> kernel_settings(const Job& job) {
   const bool whole = parallel.tensor > 1 && !parallel.sequence_parallel, stays = training.optimizer_offload == 0;
   const std::string collectives =
       whole ? "without --sequence-parallel there are no gathers and scatters to overlap" : "--tp is 1: there are no collectives";
+  const std::size_t packed = training.packed.size();
   const std::string sequences = "--cp is 1: each rank has whole sequences";
   return {{parallel.tensor == 1 || whole, "parallel.tensor_overlap", collectives},
           {parallel.tensor == 1 || whole, "framework.tensor_overlap", collectives},
@@ -96,7 +100,7 @@ std::vector<Idle> kernel_settings(const Job& job) {
           {!job.framework.host_issue, "training.cuda_graph", "framework.host_issue is false: launches cost no time"},
           {training.optimizer == OptimizerKind::kNone, "training.optimizer_offload", "--optimizer none updates nothing"},
           {stays, "training.overlap_optimizer_copies", "without --optimizer-offload nothing of the optimizer is copied"},
-          {training.packed.size() == 1, "training.packed", "one document is the whole sequence"}};
+          {packed == 1, "training.packed", "one document is the whole sequence"}};
 }
 
 // "--zero 3", "--sequence-parallel", "parallel.p2p batched".
@@ -136,6 +140,9 @@ std::vector<std::string> idle_settings(const Job& job) {
         fmt::format("parallel.gather_limit {} frees no memory: with {} (FSDP2) each gather waits for the copy-out before it anyhow; "
                     "only the host waits more",
                     *parallel.gather_limit, framework_label(job.framework)));
+  }
+  if (job.training.attention == AttentionKind::kUnfused && job.training.packed.size() > 1) {
+    sentences.push_back("--packed makes attention no faster: --attention unfused computes and masks all pairs of the sequence");
   }
   return sentences;
 }

@@ -49,11 +49,11 @@ void resolve_stack(JobValues& values, Job& job) {
   } else {
     job.stack = usual_stack(job, precision);
     const std::string who = fmt::format("{} on {} with {}", precision, job.gpu.name, framework_label(job.framework));
-    const bool known = job.stack && job.stack->name != kTypicalStack;
+    const bool known = job.stack && !job.stack->typical;
     values.note(path, job.stack ? job.stack->name : "none",
                 fmt::format("default: {} for {}", known ? "the catalog's" : "none is known", who), JobValue::Form::kText);
   }
-  const bool typical = job.stack && job.stack->name == kTypicalStack;
+  const bool typical = job.stack && job.stack->typical;
   // At the front: no other assumption moves the step time as much.
   std::vector<std::string> sentences;
   if (!job.stack || typical) sentences.push_back(unknown_sentence(job, precision));

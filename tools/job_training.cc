@@ -28,7 +28,17 @@ static std::vector<std::int64_t> read_lengths(std::string_view text) {
   return lengths;
 }
 
-static bool is_list(const std::string& packed) { return packed.find_first_not_of("0123456789, ") == std::string::npos; }
+// Else a file's name, which has something else in it.
+static bool is_list(const std::string& packed) { return packed.find_first_not_of("0123456789,-+. ") == std::string::npos; }
+
+static bool has_empty_item(const std::string& list) {
+  bool empty = true;
+  for (const char c : list) {
+    if (c == ',' && empty) return true;
+    if (c != ' ') empty = c == ',';
+  }
+  return empty;
+}
 
 std::string packed_file(const Job& job) {
   const auto entry = job.entries.values.find("training.packed");
@@ -39,7 +49,8 @@ static void resolve_packed(JobValues& values, Job& job) {
   const std::optional<std::string> packed = values.optional_text("training.packed");
   if (!packed) return;
   const std::string file = packed_file(job);
-  job.training.packed = read_lengths(file.empty() ? *packed : read_text_file(file));
+  const bool gap = file.empty() && has_empty_item(*packed);
+  if (!gap) job.training.packed = read_lengths(file.empty() ? *packed : read_text_file(file));
   if (!job.training.packed.empty()) return;
   const std::string wanted = "the tokens of each document, such as 1024,3072";
   if (!file.empty()) throw InputError({file}, "found something else, wanted " + wanted);

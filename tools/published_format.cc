@@ -9,13 +9,15 @@
 #include "sim/input_error.h"
 #include "tools/error_statistics.h"
 #include "tools/json_rows.h"
+#include "tools/row_cells.h"
 
 namespace stepsim {
 
 struct Format {
   std::string_view name;
-  std::vector<std::string_view> columns;                                     // by which its tables are known
-  PublishedComparison (*compare)(const CsvTable&, const PublishedOptions&);  // null: not built yet
+  std::vector<std::string_view> columns;  // by which its tables are known
+  PublishedComparison (*compare)(const CsvTable&, const PublishedOptions&);
+  bool measures_steps = false;  // whole ones, each with its job
 };
 
 // Of a format that has no options.
@@ -26,27 +28,18 @@ static PublishedComparison plain(const CsvTable& table, const PublishedOptions&)
 
 static const std::vector<Format>& formats() {
   static const std::vector<Format> kFormats = {
-      {"results", {"id", "category", "framework", "model", "gpu", "n_gpus"}, compare_results},
+      {"results", {"id", "category", "framework", "model", "gpu", "n_gpus"}, compare_results, true},
       {"pairs", {"base_id", "var_id", "time_ratio"}, compare_pairs},
-      {"mpt", {"Model", "SeqLen (T)", "# GPUs"}, compare_mpt},
-      {"vtrain", {"Parameters (billion)", "iteration time (ms)"}, compare_vtrain},
+      {"mpt", {"Model", "SeqLen (T)", "# GPUs"}, compare_mpt, true},
+      {"vtrain", {"Parameters (billion)", "iteration time (ms)"}, compare_vtrain, true},
       {"megatron-golden", {"case", "golden", "mem_max_second"}, plain<compare_memory>},
       {"gemm", {"op", "dtype", "m", "n", "k", "gpu", "latency_us"}, plain<compare_gemm>},
       {"attention", {"causal", "head_dim", "batch", "seq", "heads", "gpu", "latency_us"}, plain<compare_attention>},
       {"collective", {"op", "num_gpus", "message_bytes", "gpu", "latency_us"}, plain<compare_collective>},
       {"elementwise", {"op", "rows", "cols", "gpu", "latency_us"}, plain<compare_elementwise>},
       {"pipeline", {"schedule", "p", "m"}, plain<compare_pipeline>},
-      {"offload", {"L", "f", "b", "d2h", "h2d", "keep_last", "max_resident", "lookahead", "head", "engines"}, plain<compare_offload>},
-      {"placement", {}, nullptr}};
+      {"offload", {"L", "f", "b", "d2h", "h2d", "keep_last", "max_resident", "lookahead", "head", "engines"}, plain<compare_offload>}};
   return kFormats;
-}
-
-[[noreturn]] static void refuse_later(const std::string& name) {
-  std::vector<std::string_view> built;
-  for (const Format& format : formats()) {
-    if (format.compare != nullptr) built.push_back(format.name);
-  }
-  throw InputError({"--format"}, fmt::format("format {} is not built yet, wanted {}", name, fmt::join(built, " or ")));
 }
 
 std::optional<BandStatistics> band_statistics(const std::vector<Comparison>& rows) {
@@ -68,7 +61,7 @@ CsvTable parse_published(std::string_view text, const std::string& file) {
 
 std::string detected_format(const CsvTable& table) {
   for (const Format& format : formats()) {
-    bool all = !format.columns.empty();
+    bool all = true;
     for (const std::string_view column : format.columns) all = all && table.column(column).has_value();
     if (all) return std::string(format.name);
   }
@@ -76,12 +69,20 @@ std::string detected_format(const CsvTable& table) {
                    fmt::format("found columns {}, wanted those of a known format (give --format)", fmt::join(table.head, ",")));
 }
 
+void check_evidence(const std::string& name) {
+  std::vector<std::string_view> known;
+  for (const Format& format : formats()) {
+    if (format.measures_steps) known.push_back(format.name);
+  }
+  if (!among(known, name))
+    throw InputError({"--evidence"}, fmt::format("found it with format {}, wanted {}", name, fmt::join(known, " or ")));
+}
+
 PublishedComparison compare_published(const std::string& name, const CsvTable& table, const PublishedOptions& options) {
   std::vector<std::string> names;
   for (const Format& format : formats()) {
     names.emplace_back(format.name);
     if (format.name != name) continue;
-    if (format.compare == nullptr) refuse_later(name);
     for (const std::string_view column : format.columns) {
       if (!table.column(column))
         throw InputError({table.file, 1, 1}, fmt::format("found no column {}, wanted the columns of format {}", column, name));

@@ -60,10 +60,13 @@ struct PublishedComparison {
 // A CSV file with a head, or a JSON list of rows.
 CsvTable parse_published(std::string_view text, const std::string& file);
 
-// The format of a table by its head; InputError if it is none or one that is not built yet.
+// The format of a table by its head; InputError if it is none.
 std::string detected_format(const CsvTable& table);
 
-// InputError for a format that is unknown or not built yet, or a table without its columns.
+// InputError ("--evidence") unless the format's rows are whole steps that were measured.
+void check_evidence(const std::string& format);
+
+// InputError for a format that is unknown, or a table without its columns.
 PublishedComparison compare_published(const std::string& format, const CsvTable& table, const PublishedOptions& options = {});
 
 // kernels/gemm_aic_*.csv: op,dtype,m,n,k,gpu,latency_us.

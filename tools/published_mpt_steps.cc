@@ -118,6 +118,7 @@ PublishedStep translated(const RowCells& cells, const Json& sizes, const std::st
   for (const Column& column : kColumns) {
     step.set(std::string(column.flag), std::string(column.path), std::to_string(cells.whole(column.column, 1, 1 << 30)));
   }
+  if (cells.has("GradAccum")) cells.whole("GradAccum", 1, 1 << 30);  // the batches say it too
   add_precision(step, cells);
   add_fsdp_sharding(step, cells);
   const bool checkpointing = is_true(cells, "Activation Checkpointing");

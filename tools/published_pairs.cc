@@ -120,10 +120,13 @@ std::vector<Pair> pairs_of(const CsvTable& table, const PublishedOptions& option
 PublishedComparison compare_pairs(const CsvTable& table, const PublishedOptions& options) {
   PublishedComparison comparison;
   comparison.quantity = "step time of the variant over that of the base";
+  check_step_rows(table);
   const std::vector<Pair> pairs = pairs_of(table, options, comparison);
   const std::string file = file_beside(table.file, "results.csv");
   if (file.empty()) throw InputError({table.file}, "found no results.csv beside it, wanted the rows that its pairs name");
-  const NamedSteps named = named_steps(parse_csv(read_text_file(file, kLargestTable), file), pairs, options);
+  const CsvTable results = parse_csv(read_text_file(file, kLargestTable), file);
+  check_row_ids(results);
+  const NamedSteps named = named_steps(results, pairs, options);
   for (const Pair& pair : pairs) {
     const RowCells cells(table, pair.row);
     const std::string* unknown = !named.knows(pair.base) ? &pair.base : !named.knows(pair.variant) ? &pair.variant : nullptr;
@@ -134,6 +137,7 @@ PublishedComparison compare_pairs(const CsvTable& table, const PublishedOptions&
       continue;
     }
     const std::string id = table.row_id(pair.row);
+    if (cells.has("mem_base_gib")) positive_number(cells, "mem_base_gib", "GiB above zero");  // the base's row says it too
     add_peaks(comparison, cells, pair, named, id);
     if (!cells.has("time_ratio")) {
       ++comparison.skipped["no ratio of times is measured"];

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "sim/input_error.h"
+#include "tools/published_step_rows.h"
 
 namespace stepsim {
 
@@ -64,6 +65,7 @@ ChosenRows published_rows(const CsvTable& table, const std::string& format, cons
     if (table.column(condition.column)) continue;
     throw InputError({"--where"}, fmt::format("found column \"{}\", wanted one of {}", condition.column, fmt::join(table.head, ", ")));
   }
+  check_step_rows(table);
   ChosenRows rows;
   for (std::size_t row = 0; row < table.rows.size(); ++row) {
     if (!chosen(table, row, conditions)) continue;

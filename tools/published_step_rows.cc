@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "hardware/machine_spec.h"
 #include "sim/input_error.h"
@@ -17,11 +18,33 @@ void skip(PublishedComparison& comparison, const std::string& reason, bool gap) 
   if (gap) ++comparison.gaps;
 }
 
+constexpr std::size_t kMostSteps = 20'000;  // minutes of simulation
+
 }  // namespace
+
+void check_step_rows(const CsvTable& table) {
+  if (table.rows.size() > kMostSteps) {
+    throw InputError({table.file}, fmt::format("found {} rows of steps, wanted at most {}", table.rows.size(), kMostSteps));
+  }
+}
+
+void check_row_ids(const CsvTable& table) {
+  const std::optional<std::size_t> id = table.column("id");
+  if (!id) return;
+  std::set<std::string_view> known;
+  for (const CsvRow& row : table.rows) {
+    const std::string& cell = row.cells[*id];
+    if (cell.empty() || known.insert(cell).second) continue;
+    const CellOrigin& place = row.origins[*id];
+    throw InputError({table.file, place.line, place.column},
+                     fmt::format("found id {} twice, wanted it once", cell.substr(0, kShownOfCell)));
+  }
+}
 
 StepRows simulated_rows(const CsvTable& table, const std::vector<std::size_t>& rows,
                         const std::function<PublishedStep(const RowCells&)>& translate, const PublishedOptions& options,
                         PublishedComparison& comparison) {
+  check_step_rows(table);
   std::vector<PublishedStep> steps;
   for (const std::size_t row : rows) {
     try {

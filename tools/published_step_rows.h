@@ -17,6 +17,12 @@ struct StepRows {
   std::vector<SimulatedStep> simulated{};  // of each
 };
 
+// InputError for more rows than can be simulated in minutes.
+void check_step_rows(const CsvTable& table);
+
+// InputError for an id twice, of a table whose rows another one names.
+void check_row_ids(const CsvTable& table);
+
 // The rows (indexes into the table) that are jobs, simulated. What is none is counted among the comparison's skipped ones.
 StepRows simulated_rows(const CsvTable& table, const std::vector<std::size_t>& rows,
                         const std::function<PublishedStep(const RowCells&)>& translate, const PublishedOptions& options,

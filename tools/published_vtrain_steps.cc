@@ -46,6 +46,7 @@ PublishedStep vtrain_step(const RowCells& cells) {
                      {"ffn_hidden", 4 * hidden},
                      {"vocab", 51200},  // accuracy.md A.2: assumed there
                      {"max_positions", cells.whole("sequence length", 1, 1 << 24)}};
+  if (cells.has("Parameters (billion)")) positive_number(cells, "Parameters (billion)", "billions above zero");  // the sizes say it too
   step.measured_s = positive_number(cells, "iteration time (ms)", "milliseconds above zero") / 1e3;
   step.labels = {{"hidden", fmt::format("hidden {}", cells.text("hidden size"))},
                  {"tp", fmt::format("tp {}", cells.text("tensor parallelism"))},

@@ -20,6 +20,10 @@ static void refuse_other_flags(const CalibrateArguments& arguments) {
   if (!arguments.software.empty()) flag = "--software";
   if (!arguments.published.empty()) flag = "--published";
   if (!arguments.output.empty()) flag = "--output";
+  for (const auto& [name, value] : {std::pair("--format", &arguments.format), std::pair("--where", &arguments.where),
+                                    std::pair("--models", &arguments.models), std::pair("--date", &arguments.date)}) {
+    if (!value->empty()) flag = name;
+  }
   if (!flag.empty()) {
     throw InputError({flag}, "found it with --recipe, which says it for each machine, wanted --recipe, --data and --write");
   }

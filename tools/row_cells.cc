@@ -44,9 +44,8 @@ CsvTable RowCells::alone() const { return {.file = table_.file, .head = table_.h
 void RowCells::refuse(std::string_view name, std::string_view wanted) const {
   const std::optional<std::size_t> column = column_of(name);
   const CellOrigin place = column ? row_.origins[*column] : CellOrigin{row_.line, row_.column};
-  constexpr std::size_t kShown = 80;
   const std::string_view all = text(name);
-  const std::string cell = fmt::format("{}{}", all.substr(0, kShown), all.size() > kShown ? "..." : "");
+  const std::string cell = fmt::format("{}{}", all.substr(0, kShownOfCell), all.size() > kShownOfCell ? "..." : "");
   const std::string found = !has(name)                      ? fmt::format("no {}", name)
                             : form(name) == CellForm::kText ? fmt::format("{} \"{}\" as a text", name, cell)
                                                             : fmt::format("{} {}", name, cell);

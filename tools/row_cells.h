@@ -16,6 +16,7 @@ namespace stepsim {
 
 inline constexpr double kLongestRow = 9e18;                 // picoseconds, below 2^63
 inline constexpr std::int64_t kMostOfCell = 1 << 24;        // of a count in a cell
+inline constexpr std::size_t kShownOfCell = 80;             // characters in a message
 inline constexpr std::int64_t kAnyWholeNumber = 1LL << 53;  // numbers from here on are read as this one
 
 class RowCells {

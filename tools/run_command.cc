@@ -45,6 +45,9 @@ int run_command(const RunArguments& arguments) {
   const bool asks_for_largest = !arguments.max.empty();
   const Growable grows = asks_for_largest ? growable(arguments.max) : Growable::kMicroBatch;
   const Job job = resolve_job(arguments.job);
+  if (asks_for_largest && grows == Growable::kSequence && !job.training.packed.empty()) {
+    throw InputError({"--max"}, "found sequence with --packed, wanted micro-batch: the documents say how long the sequence is");
+  }
   const CheckLimits limits = check_limits(arguments.check, checked_job(job));
   std::vector<std::string> inputs = job.files;
   inputs.push_back(arguments.check.baseline);

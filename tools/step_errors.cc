@@ -206,7 +206,7 @@ void add_release(const Job& job, StepErrors& errors) {
 void add_stack(const Job& job, StepErrors& errors) {
   const std::string precision = dtype_name(product_dtype(job.training.precision));
   auto& ranges = errors.stack_ranges;
-  if (!job.stack || job.stack->name == kTypicalStack) {
+  if (!job.stack || job.stack->typical) {
     errors.stack = fmt::format("unknown ({}, {})", framework_label(job.framework), precision);
     const SlowdownRange range = job.stack ? job.stack->gemm : unknown_stack_range(job.gpu, precision);
     ranges[static_cast<std::size_t>(ErrorClass::kGemm)] = relative(range);

@@ -30,8 +30,8 @@ struct TimeRange {
   double lower = 0, upper = 0;
 };
 
-// What steps that stacks were not fitted on took over simulated ones, 5th to 95th percentile: of the job's stack where 8 jobs were held out, else
-// of all stacks.
+// What steps that stacks were not fitted on took over simulated ones, 5th to 95th percentile: of the job's stack where 8 jobs were held
+// out, else of all stacks.
 struct HeldOutBand {
   TimeRange range{};
   double kernel_width = 0;  // what the kernels' errors alone left open of those steps, to either side; 0: not known

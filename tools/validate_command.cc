@@ -230,6 +230,7 @@ int validate_command(const ValidateArguments& arguments) {
   const std::optional<double> tolerance = parse_tolerance(arguments.max_error);
   const CsvTable table = parse_published(read_text_file(arguments.file, kLargestTable), arguments.file);
   const std::string format = arguments.format == "auto" ? detected_format(table) : arguments.format;
+  if (!arguments.evidence.empty()) check_evidence(format);
   PublishedComparison comparison;
   std::vector<ColumnGroup> groups;
   const std::vector<Output> outputs = {

@@ -329,9 +329,9 @@ TEST(TrainingRecipe, RoutingIsPossible) {
   TrainingRecipe training = recipe_of(4096);
   training.global_batch = 8;
   training.imbalance = 0.5;
-  EXPECT_EQ(error_of(model, training, parallel), "--imbalance: found 0.500000, wanted 1 to --ep 8");
+  EXPECT_EQ(error_of(model, training, parallel), "--imbalance: found 0.500000, wanted from 1 to 8, the ranks that experts are on");
   training.imbalance = 9;  // more tokens than there are
-  EXPECT_THAT(error_of(model, training, parallel), HasSubstr("wanted 1 to --ep 8"));
+  EXPECT_THAT(error_of(model, training, parallel), HasSubstr("wanted from 1 to 8, the ranks that experts are on"));
   training.imbalance = 8;
   EXPECT_EQ(error_of(model, training, parallel), "");
   training.capacity = 1.25;

@@ -10,6 +10,7 @@
 
 namespace stepsim {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
@@ -50,6 +51,25 @@ TEST(IdleSettings, OfOneStageAndOneRank) {
   }
   // sgd has no state, but cuBLAS's second handle makes its workspace in the first backward (megatron_memory.md 3.1).
   EXPECT_THAT(resolve_job(job_with({flag("--optimizer", "sgd"), flag("--iteration", "first")})).warnings, IsEmpty());
+}
+
+// Kernels that compute all pairs of the sequence take no documents; one micro-batch has nothing to run beside.
+TEST(IdleSettings, OfOneMicroBatchAndOfUnfusedKernels) {
+  const auto step_time = [](std::vector<FlagValue> flags) { return run_step(resolve_job(job_with(std::move(flags)))).run.result.end; };
+  const std::vector<FlagValue> packed = {flag("--attention", "unfused"), flag("--packed", "1024,1024")};
+  EXPECT_EQ(step_time(packed), step_time({flag("--attention", "unfused")}));
+  EXPECT_THAT(resolve_job(job_with(packed)).warnings,
+              ElementsAre("--packed makes attention no faster: --attention unfused computes and masks all pairs of the sequence"));
+  const auto warnings = [](const char* batch) {
+    return resolve_job(
+               {"",
+                {flag("--model", "mixtral-8x7b"), flag("--hardware", "h100-sxm-80gb"), flag("--sequence", "2048"), flag("--layers", "2"),
+                 flag("--gpus", "8"), flag("--ep", "8"), flag("--global-batch", batch), flag("--overlap-expert-exchange", "true")}})
+        .warnings;
+  };
+  EXPECT_THAT(warnings("8"),
+              ElementsAre("--overlap-expert-exchange has no effect: there is one micro-batch, which has no other to run beside"));
+  EXPECT_THAT(warnings("16"), IsEmpty());
 }
 
 // Fields of the framework are settings like others.

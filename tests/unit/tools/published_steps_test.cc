@@ -47,6 +47,13 @@ TEST(PublishedSteps, VTrainRowIsAFullyRecomputedGpt) {
   EXPECT_EQ(error_of([&] { vtrain_step(RowCells(odd, 0)); }), "f:2:19: found attention heads 31, wanted a divisor of the hidden size");
 }
 
+// Each simulation takes milliseconds: a table of a million is a mistake.
+TEST(PublishedSteps, ATableOfTooManyStepsIsRefused) {
+  std::string rows = kVtrainHead;
+  for (int i = 0; i <= 20'000; ++i) rows += "3.6,64,512,4,3072,32,30,2048,1,64,1,3638.3\n";
+  EXPECT_EQ(error_of([&] { compare_published("vtrain", parse_csv(rows, "f")); }), "f: found 20001 rows of steps, wanted at most 20000");
+}
+
 constexpr const char* kMptHead =
     "Model,SeqLen (T),# GPUs,GPU,MFU,HFU,MicroBatchSize,GlobalBatchSize,Throughput (T/s),Precision,MP Mode,Sharding Strategy,Activation "
     "Checkpointing,Activation CPUOffload\n";
