@@ -24,7 +24,9 @@ if ((${#missing[@]})); then
 fi
 
 tests=$([[ $kind == test ]] && echo ON || echo OFF)
-cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DSTEPSIM_TESTS="$tests" -DSTEPSIM_BENCH="$tests"
+# CUDA kernels, where there is nvcc, for one kind of GPU: it takes half a minute for each.
+cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DSTEPSIM_TESTS="$tests" -DSTEPSIM_BENCH="$tests" \
+  -DSTEPSIM_CUDA="${tests/ON/AUTO}" -DSTEPSIM_CUDA_ARCHITECTURES=90-real
 cmake --build build
 
 if [[ $kind == test ]]; then

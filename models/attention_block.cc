@@ -93,20 +93,27 @@ Heads qk_norm_forward(TemplateBuilder& builder, AttentionBlock& block) {
   return heads;
 }
 
-// The rotated q and k and a contiguous v are new storages; the mixed qkv dies.
+// Whether v stays a part of the joint tensor, which lives on with it. Eager modules rotate q and k alone; batched products of several
+// sequences then copy v, a batch of one and flash kernels take it as it lies (torch 1.13: tests/backends/torch_saved_tensors.py).
+bool value_stays_joint(const TemplateContext& context) {
+  const bool copied = context.training.attention == AttentionKind::kUnfused && context.training.micro_batch > 1;
+  return !context.framework.fused_rotary && !context.framework.transformer_engine && !copied;
+}
+
+// The rotated q and k, and v where it is made contiguous, are new storages; the mixed qkv dies if nothing reads it.
 Heads rotary_forward(TemplateBuilder& builder, const AttentionBlock& block, const Heads& in) {
   const DeviceShape& shape = builder.shape();
   if (!block.rotary) return in;
   if (!block.separate.empty()) return separate_rotary_forward(builder, in);
-  const Heads heads{.query = builder.activation("query", query_shape(shape)),
-                    .key = builder.activation("key", kv_shape(shape)),
-                    .value = builder.activation("value", kv_shape(shape))};
-  KernelPass pass{.name = "rotary",
-                  .module = "",
-                  .reads = {in.query, in.key, in.value},
-                  .writes = {heads.query, heads.key, heads.value},
-                  .updates = {},
-                  .holds = {}};
+  Heads heads{
+      .query = builder.activation("query", query_shape(shape)), .key = builder.activation("key", kv_shape(shape)), .value = in.value};
+  KernelPass pass{
+      .name = "rotary", .module = "", .reads = {in.query, in.key}, .writes = {heads.query, heads.key}, .updates = {}, .holds = {}};
+  if (!value_stays_joint(builder.context())) {
+    heads.value = builder.activation("value", kv_shape(shape));
+    pass.reads.push_back(in.value);
+    pass.writes.push_back(heads.value);
+  }
   eager_rotary(builder, pass, builder.size(heads.query) + builder.size(heads.key));
   builder.pass(kForwardOp, std::move(pass));
   return heads;

@@ -103,7 +103,7 @@ void cast_softmax(TemplateBuilder& builder, const CoreAttention& core) {
 void softmax_forward(TemplateBuilder& builder, CoreAttention& core, SlotIndex scores) {
   const FrameworkPreset& framework = builder.context().framework;
   core.softmax = builder.activation("attention softmax", score_shape(builder.shape(), core.form), kCoreAttention);
-  if (!framework.fused_softmax && framework.softmax_in_fp32) {
+  if (!framework.fused_softmax && framework.softmax_in_fp32 && builder.shape().compute != DType::kFp32) {
     core.softmax_fp32 = builder.add({.name = "attention softmax, fp32",
                                      .kind = SlotKind::kForward,
                                      .size = {},

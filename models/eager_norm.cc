@@ -17,6 +17,9 @@ SlotIndex wide(TemplateBuilder& builder, const NormBlock& norm, SlotKind kind, c
                       .module = ""});
 }
 
+// Whether the products work in another dtype than the norm.
+bool casts(const TemplateBuilder& builder) { return builder.shape().compute != DType::kFp32; }
+
 void kernel(TemplateBuilder& builder, Direction direction, const std::string& name, std::vector<SlotIndex> reads,
             std::vector<SlotIndex> writes) {
   builder.pass(direction, {.name = name,
@@ -34,11 +37,15 @@ bool is_eager_norm(const TemplateContext& context) {
   return !context.framework.fused_norm && context.model.normalization == Normalization::kRmsNorm;
 }
 
-// x.float(); its squares; rsqrt of their mean; the product of the two; that in 16 bits; times the weight. Products save both factors.
+// x.float(); its squares; rsqrt of their mean; the product of the two; that in 16 bits; times the weight. Products save both factors. In
+// fp32 casts do nothing: x.float() is x.
 void eager_norm_forward(TemplateBuilder& builder, NormBlock& norm, const std::string& output_module) {
   const std::vector<std::int64_t> shape = builder.slot(norm.input).shape;
-  norm.copy = wide(builder, norm, SlotKind::kForward, "input, fp32");
-  kernel(builder, kForwardOp, norm.name + " cast", {norm.input}, {norm.copy});
+  norm.copy = norm.input;
+  if (casts(builder)) {
+    norm.copy = wide(builder, norm, SlotKind::kForward, "input, fp32");
+    kernel(builder, kForwardOp, norm.name + " cast", {norm.input}, {norm.copy});
+  }
   const SlotIndex squares = wide(builder, norm, SlotKind::kForward, "squares");
   kernel(builder, kForwardOp, norm.name + " squares", {norm.copy}, {squares});
   norm.statistics = builder.add({.name = norm.name + " statistics",
@@ -48,10 +55,10 @@ void eager_norm_forward(TemplateBuilder& builder, NormBlock& norm, const std::st
                                  .dtype = DType::kFp32,
                                  .module = ""});
   kernel(builder, kForwardOp, norm.name + " mean", {squares}, {norm.statistics});
-  const SlotIndex product = wide(builder, norm, SlotKind::kForward, "normalised, fp32");
-  kernel(builder, kForwardOp, norm.name + " product", {norm.copy, norm.statistics}, {product});
+  const SlotIndex product = casts(builder) ? wide(builder, norm, SlotKind::kForward, "normalised, fp32") : kNoSlot;
   norm.normalised = builder.activation(norm.name + " normalised", shape);
-  kernel(builder, kForwardOp, norm.name + " cast back", {product}, {norm.normalised});
+  kernel(builder, kForwardOp, norm.name + " product", {norm.copy, norm.statistics}, {product == kNoSlot ? norm.normalised : product});
+  if (product != kNoSlot) kernel(builder, kForwardOp, norm.name + " cast back", {product}, {norm.normalised});
   norm.output = builder.activation(norm.name + " output", shape, output_module);
   kernel(builder, kForwardOp, norm.name, {norm.normalised, norm.weight.value}, {norm.output});
 }
@@ -71,26 +78,26 @@ SlotIndex eager_norm_backward(TemplateBuilder& builder, const NormBlock& norm, S
                                .holds = {},
                                .kernel = MemoryKernel::kUnfused});
   }
-  const SlotIndex product = wide(builder, norm, SlotKind::kGradient, "normalised gradient, fp32");
-  kernel(builder, kBackwardOp, norm.name + " cast back backward", {normalised}, {product});
+  SlotIndex product = normalised;
+  if (casts(builder)) {
+    product = wide(builder, norm, SlotKind::kGradient, "normalised gradient, fp32");
+    kernel(builder, kBackwardOp, norm.name + " cast back backward", {normalised}, {product});
+  }
   const SlotIndex direct = wide(builder, norm, SlotKind::kGradient, "direct gradient");
   kernel(builder, kBackwardOp, norm.name + " product backward", {product, norm.statistics}, {direct});
   const SlotIndex by_token = wide(builder, norm, SlotKind::kGradient, "statistics gradient by value");
   kernel(builder, kBackwardOp, norm.name + " mean backward", {product, norm.copy}, {by_token});
   const SlotIndex squares = wide(builder, norm, SlotKind::kGradient, "squares gradient");
   kernel(builder, kBackwardOp, norm.name + " squares backward", {by_token, norm.copy, norm.statistics}, {squares});
+  if (!casts(builder)) {
+    const SlotIndex gradient = builder.gradient(norm.name + " input gradient", shape);
+    kernel(builder, kBackwardOp, norm.name + " gradient sum", {direct, squares}, {gradient});
+    return gradient;
+  }
   const SlotIndex sum = wide(builder, norm, SlotKind::kGradient, "input gradient, fp32");
   kernel(builder, kBackwardOp, norm.name + " gradient sum", {direct, squares}, {sum});
   const SlotIndex gradient = builder.gradient(norm.name + " input gradient", shape);
-  // A block's input stays beside its copy (spec/accuracy.md B.5 counts it among what is saved).
-  const bool block_input = builder.slot(norm.input).kind == SlotKind::kInput;
-  builder.pass(kBackwardOp, {.name = norm.name + " cast backward",
-                             .module = "",
-                             .reads = {sum},
-                             .writes = {gradient},
-                             .updates = {},
-                             .holds = block_input ? std::vector<SlotIndex>{norm.input} : std::vector<SlotIndex>{},
-                             .kernel = MemoryKernel::kUnfused});
+  kernel(builder, kBackwardOp, norm.name + " cast backward", {sum}, {gradient});
   return gradient;
 }
 

@@ -35,7 +35,8 @@ std::vector<std::string> tensor_names(const LayerStack& stack) {
     const SlotTable& table = stack.kind_table(kind);
     for (SlotIndex root = 0; at(root) < layer.slots.size(); ++root) {
       const Slot& slot = layer.slots[at(root)];
-      if (table.saved[at(root)] && root != table.output && slot.kind != SlotKind::kBatch) add_once(names, slot.name);
+      const bool stays = table.saved[at(root)] || root == table.input;
+      if (stays && root != table.output && slot.kind != SlotKind::kBatch) add_once(names, slot.name);
     }
   }
   return names;

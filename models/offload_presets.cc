@@ -144,8 +144,10 @@ OffloadPreset maxtext(std::string_view name, std::string_view meaning, const std
 // torch.autograd.graph.save_on_cpu: a blocking copy when a tensor is saved and another one when it is needed; pageable by default.
 OffloadPreset save_on_cpu() {
   OffloadPreset preset{.name = "save-on-cpu",
-                       .meaning = "torch.autograd.graph.save_on_cpu: every saved tensor, host and device wait for each copy",
-                       .source = "pytorch/pytorch torch/autograd/graph.py save_on_cpu (from memory, unverified)",
+                       .meaning =
+                           "torch.autograd.graph.save_on_cpu: every saved tensor once, host and device wait for each copy (torch copies at "
+                           "each save, parameters too)",
+                       .source = "torch 1.13 torch/autograd/graph.py save_on_cpu; tests/backends/torch_saved_tensors.py",
                        .rows = {},
                        .offload = {}};
   preset.offload.selection.names = {std::string(kEvery)};

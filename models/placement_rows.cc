@@ -27,8 +27,12 @@ std::vector<SlotIndex> RowSlots::offloaded(const std::string& name) const {
     if (module.name == name) return module.saved;
   }
   std::vector<SlotIndex> roots = others(name);
-  // What recomputation starts from is not read by backward itself under full recompute, but by the re-run.
-  if (name == "*" && table_.input != kNoSlot) roots.insert(std::lower_bound(roots.begin(), roots.end(), table_.input), table_.input);
+  // What recomputation starts from is not read by backward itself under full recompute, but by the re-run; where norms save a copy of it,
+  // by nothing else.
+  const bool wants_input = table_.input != kNoSlot && (name == "*" || name == layer_.slots[at(table_.input)].name);
+  if (wants_input && std::find(roots.begin(), roots.end(), table_.input) == roots.end()) {
+    roots.insert(std::lower_bound(roots.begin(), roots.end(), table_.input), table_.input);
+  }
   std::erase_if(roots, [&](SlotIndex root) { return layer_.slots[at(root)].kind == SlotKind::kBatch; });
   return roots;
 }

@@ -17,6 +17,8 @@ ARROWS = {
     "tools": {"sim", "schema", "models", "hardware", "traces"},
     "tests": {"sim", "schema", "models", "hardware", "traces", "tools"},
 }
+BACKENDS = "hardware/backends/"  # real kernels know sim/ alone, and nothing of hardware/ knows them
+CUDA = BACKENDS + "cuda/"  # compiled by nvcc, and included by nothing else
 FOREIGN_IN_HEADERS = re.compile(r'#include\s*[<"](boost/|google/protobuf|Eigen/|cuda|nlohmann/|sqlite3|mpi|zlib|fmt/|CLI/|.*\.pb\.h)')
 WORDS_UNKNOWN_TO_SIM = re.compile(
     r"recompute|offload|checkpoint|megatron|llama|transformer|layernorm|fstream|iostream|stdio|printf|getenv", re.IGNORECASE)
@@ -28,7 +30,7 @@ INCLUDE = re.compile(r'^\s*#include\s*"([^"]+)"')
 def source_files():
     for folder in ARROWS:
         for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in {".h", ".cc"}:
+            if path.suffix in {".h", ".cc", ".cu", ".cuh"}:
                 yield folder, path
 
 
@@ -41,7 +43,12 @@ def violations():
                 target = include.group(1).split("/")[0]
                 if target in ARROWS and target != folder and target not in ARROWS[folder]:
                     yield f"{name}:{number}: {folder}/ may not include {include.group(1)}"
-            if path.suffix == ".h" and folder != "tests" and FOREIGN_IN_HEADERS.search(line):
+                backend = str(name).startswith(BACKENDS)
+                if backend and folder == "hardware" and not include.group(1).startswith((BACKENDS, "sim/")):
+                    yield f"{name}:{number}: {BACKENDS} may not include {include.group(1)}"
+                if not backend and folder == "hardware" and include.group(1).startswith(BACKENDS):
+                    yield f"{name}:{number}: only tools/ and tests/ may include {include.group(1)}"
+            if path.suffix in {".h", ".cuh"} and folder != "tests" and CUDA not in str(name) and FOREIGN_IN_HEADERS.search(line):
                 yield f"{name}:{number}: third-party type in a header: {line.strip()}"
             if folder == "sim" and WORDS_UNKNOWN_TO_SIM.search(line):
                 yield f"{name}:{number}: a word that sim/ does not know: {line.strip()}"

@@ -50,9 +50,11 @@ int simulate_command(const SimulateArguments& arguments);
 struct ValidateArguments {
   std::string file, format = "auto", json, by, quality = "A,B", evidence;
   bool rows = false;
-  std::string max_error;  // "0.05" or "5%"
+  std::string max_error;       // "0.05" or "5%"
+  std::string backend, trace;  // --backend: cpu, cuda; "": none
 };
 int validate_command(const ValidateArguments& arguments);
+int backend_command(const ValidateArguments& arguments);  // --backend
 
 struct CalibrateArguments {
   std::vector<std::string> files{};

@@ -72,7 +72,7 @@ static constexpr JobFlag kJobFlags[] = {
 };
 
 // spec: the contract of the command line; each leaves this list when it is built.
-static constexpr std::string_view kLaterFlags[] = {"--report", "--measured", "--backend"};
+static constexpr std::string_view kLaterFlags[] = {"--report", "--measured"};
 static constexpr std::string_view kLaterCommands[] = {"whatif", "place", "plan", "study", "import"};
 
 std::span<const JobFlag> job_flags() { return kJobFlags; }

@@ -10,19 +10,19 @@ namespace stepsim {
 
 namespace {
 
-bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+bool has_part(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
 bool has_state_space_layers(const MegatronRun& run) {
   const MegatronArguments& arguments = run.arguments;
   for (const char* const flag : {"hybrid-layer-pattern", "hybrid-override-pattern", "is-hybrid-model", "mamba-num-heads", "flextron"}) {
     if (arguments.given(flag)) return true;
   }
-  return contains(arguments.text("spec"), "hybrid") || contains(arguments.text("spec"), "mamba") || run.family() == "hybrid" ||
+  return has_part(arguments.text("spec"), "hybrid") || has_part(arguments.text("spec"), "mamba") || run.family() == "hybrid" ||
          run.family() == "nemotron";
 }
 
 bool has_images(const MegatronRun& run) {
-  return run.arguments.given("img-h") || contains(run.arguments.text("model-provider"), "vlm") || contains(run.family(), "multimodal") ||
+  return run.arguments.given("img-h") || has_part(run.arguments.text("model-provider"), "vlm") || has_part(run.family(), "multimodal") ||
          run.family() == "mimo";
 }
 
@@ -41,8 +41,8 @@ std::string reason_to_skip(const MegatronRun& run) {
   if (arguments.on("fine-grained-activation-offloading")) return "fine-grained offload: its measured peak was reset";
   if (arguments.given("recompute-modules") && arguments.on("multi-latent-attention"))
     return "discarded outputs of latent attention: v is copied beside them";
-  if (contains(arguments.text("optimizer"), "muon")) return "Muon: one momentum, layers distributed over ranks";
-  if (run.family() == "t5" && contains(run.name(), "release")) return "T5 release: 13 to 15 % that no rule explains";
+  if (has_part(arguments.text("optimizer"), "muon")) return "Muon: one momentum, layers distributed over ranks";
+  if (run.family() == "t5" && has_part(run.name(), "release")) return "T5 release: 13 to 15 % that no rule explains";
   return "";
 }
 
@@ -60,7 +60,7 @@ MegatronJob megatron_job(const MegatronRun& run) {
   job.gpu = load_gpu(golden_machine(run.golden));
   job.cluster = usual_cluster(job.gpu);
   job.gpus = job.parallel.ranks();
-  job.allocator.expandable_segments = contains(run.arguments.text("env.PYTORCH_CUDA_ALLOC_CONF"), "expandable_segments:True");
+  job.allocator.expandable_segments = has_part(run.arguments.text("env.PYTORCH_CUDA_ALLOC_CONF"), "expandable_segments:True");
   made.blas_workspace = configured_blas_workspace(run.arguments);
   return made;
 }

@@ -69,28 +69,32 @@ std::string detected_format(const CsvTable& table) {
                    fmt::format("found columns {}, wanted those of a known format (give --format)", fmt::join(table.head, ",")));
 }
 
+static const Format& format_named(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Format& format : formats()) {
+    if (format.name == name) return format;
+    names.emplace_back(format.name);
+  }
+  throw InputError({"--format"},
+                   fmt::format("found \"{}\", wanted one of auto, {}{}", name, fmt::join(names, ", "), suggestion(name, names)));
+}
+
 void check_evidence(const std::string& name) {
+  if (format_named(name).measures_steps) return;
   std::vector<std::string_view> known;
   for (const Format& format : formats()) {
     if (format.measures_steps) known.push_back(format.name);
   }
-  if (!among(known, name))
-    throw InputError({"--evidence"}, fmt::format("found it with format {}, wanted {}", name, fmt::join(known, " or ")));
+  throw InputError({"--evidence"}, fmt::format("found it with format {}, wanted {}", name, fmt::join(known, " or ")));
 }
 
 PublishedComparison compare_published(const std::string& name, const CsvTable& table, const PublishedOptions& options) {
-  std::vector<std::string> names;
-  for (const Format& format : formats()) {
-    names.emplace_back(format.name);
-    if (format.name != name) continue;
-    for (const std::string_view column : format.columns) {
-      if (!table.column(column))
-        throw InputError({table.file, 1, 1}, fmt::format("found no column {}, wanted the columns of format {}", column, name));
-    }
-    return format.compare(table, options);
+  const Format& format = format_named(name);
+  for (const std::string_view column : format.columns) {
+    if (!table.column(column))
+      throw InputError({table.file, 1, 1}, fmt::format("found no column {}, wanted the columns of format {}", column, name));
   }
-  throw InputError({"--format"},
-                   fmt::format("found \"{}\", wanted one of auto, {}{}", name, fmt::join(names, ", "), suggestion(name, names)));
+  return format.compare(table, options);
 }
 
 }  // namespace stepsim

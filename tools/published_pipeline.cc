@@ -35,7 +35,7 @@ constexpr std::array<PublishedSchedule, 6> kSchedules = {{{"gpipe", PipelineKind
 
 // Columns that every schedule may have. closed_form_paper is the formula of 2401.10241.
 constexpr std::string_view kDimensions[] = {"p", "m", "v"};
-constexpr std::string_view kDescription[] = {"id", "schedule", "p", "m", "v", "P2P", "equals"};
+constexpr std::string_view kPipelineDescription[] = {"id", "schedule", "p", "m", "v", "P2P", "equals"};
 constexpr std::string_view kDurations[] = {"F", "B", "W", "F_chunk", "B_chunk", "W_chunk", "F&B", "P2P"};
 constexpr std::string_view kMakespans[] = {"makespan", "closed_form", "closed_form_paper"};
 
@@ -108,7 +108,7 @@ void check_row(const RowCells& row, const PublishedSchedule& schedule) {
 std::string reason_to_skip(const CsvTable& table, const RowCells& row, const PublishedSchedule& schedule) {
   for (const std::string& column : table.head) {
     if (!row.has(column)) continue;
-    const bool known = among(kDescription, column) || among(kMakespans, column) || column == schedule.forward ||
+    const bool known = among(kPipelineDescription, column) || among(kMakespans, column) || column == schedule.forward ||
                        column == schedule.backward || column == schedule.weight || column == schedule.pair ||
                        std::any_of(std::begin(kCounts), std::end(kCounts), [&](const PublishedCounts& each) {
                          const bool of_weight_passes = each.until_weight || each.column == "inflight_until_B";

@@ -203,7 +203,7 @@ void add_release(const Job& job, StepErrors& errors) {
       fmt::format("{} has no measured steps of {}; releases differ by 0.3 to 10 %, median 4.7 % (accuracy.md C.4)", job.stack->name, label);
 }
 
-void add_stack(const Job& job, StepErrors& errors) {
+void add_stack_error(const Job& job, StepErrors& errors) {
   const std::string precision = dtype_name(product_dtype(job.training.precision));
   auto& ranges = errors.stack_ranges;
   if (!job.stack || job.stack->typical) {
@@ -263,7 +263,7 @@ StepErrors step_errors(const Job& job) {
                     .straggler_per_doubling = kStragglerPerDoubling};
   for (std::size_t i = 0; i < kErrorClasses; ++i) errors.classes[i] = class_error(job, static_cast<ErrorClass>(i));
   add_experts(job, errors);
-  add_stack(job, errors);
+  add_stack_error(job, errors);
   return errors;
 }
 

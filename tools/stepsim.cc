@@ -152,7 +152,7 @@ void add_simulate(CLI::App& app, SimulateArguments& simulate) {
 }
 
 void add_validate(CLI::App& app, ValidateArguments& validate) {
-  CLI::App& command = *app.add_subcommand("validate", "published measurements against stepsim");
+  CLI::App& command = *app.add_subcommand("validate", "published measurements, or real kernels, against stepsim");
   add_text(command, "--published", validate.file, "FILE", "CSV with a head, or a JSON list of rows");
   add_text(command, "--format", validate.format,
            "auto|results|pairs|mpt|vtrain|megatron-golden|gemm|attention|collective|elementwise|pipeline|offload",
@@ -164,8 +164,10 @@ void add_validate(CLI::App& app, ValidateArguments& validate) {
   command.add_flag("--rows", validate.rows, "print every row, and what the jobs guess");
   add_text(command, "--max-error", validate.max_error, "X",
            "exit 3 if the median error is above, such as 0.1 or 10% (pipeline: if a row differs)");
-  add_outputs(command, validate.json, nullptr, nullptr);
-  command.footer("Example:\n  stepsim validate --published gemm_aic_H100-SXM.csv --by dtype");
+  add_text(command, "--backend", validate.backend, "cpu|cuda",
+           "runs small steps with real kernels and simulates them; --trace: both timelines");
+  add_outputs(command, validate.json, &validate.trace, nullptr);
+  command.footer("Examples:\n  stepsim validate --published gemm_aic_H100-SXM.csv --by dtype\n  stepsim validate --backend cpu");
 }
 
 void add_calibrate(CLI::App& app, CalibrateArguments& calibrate) {

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""write_tables.py BUILD [--bench] [--check] [--printed FOLDER]: puts the tables that the validation tests print (and, with --bench, the speeds) into README.md,
+"""write_tables.py BUILD [--bench] [--backend] [--check] [--printed FOLDER]: puts the tables that the validation tests print (and, with --bench, the speeds, with --backend, real kernels' steps) into README.md,
 tests/validation/README.md and hardware/README.md.
 
 A test prints "## table: NAME", then the rows of a Markdown table, then an empty line. README.md has the places:
-<!-- table: NAME --> ... <!-- end -->. What stands in <!-- output --> ... <!-- end --> is what the ```sh block before it prints. With --check nothing is written and a difference is exit code 1 (speeds are not compared).
+<!-- table: NAME --> ... <!-- end -->. What stands in <!-- output --> ... <!-- end --> is what the ```sh block before it prints. With --check nothing is written and a difference is exit code 1 (speeds and measured steps are not compared).
 """
 import argparse
 import json
@@ -60,10 +60,32 @@ def speeds(programs):
     return "\n".join(rows) + "\n"
 
 
+def measured_steps(build):
+    """Steps that real kernels take on this machine, against their simulation."""
+    run = subprocess.run([build / "stepsim", "validate", "--backend", "cpu", "--json", "-"], capture_output=True, text=True, check=True)
+    result = json.loads(run.stdout)
+    rows = ["| model | placement | measured ms | simulated ms | error | exposed copies ms | simulated ms | peak MiB | peaks | gradients |",
+            "|---|---|---|---|---|---|---|---|---|---|"]
+    for case in result["cases"]:
+        same = case["measured_peak_bytes"] == case["simulated_peak_bytes"] and (
+            case["measured_host_peak_bytes"] == case["simulated_host_peak_bytes"])
+        rows.append(f"| {case['model']} | {case['placement']} | {1e3 * case['measured_step_s']:.1f} | {1e3 * case['simulated_step_s']:.1f} | "
+                    f"{100 * case['error']:+.1f} % | {1e3 * case['measured_exposed_copy_s']:.1f} | {1e3 * case['simulated_exposed_copy_s']:.1f} | "
+                    f"{case['measured_peak_bytes'] / 2**20:.2f} | {'equal' if same else 'DIFFER'} | "
+                    f"{'equal' if case['gradients_equal'] else 'DIFFER'} |")
+    summary = result["summary"]
+    order = "none differ" if summary["order_agreement"] is None else f"{100 * summary['order_agreement']:.0f} % of pairs in order"
+    rows.append(f"| all | {result['machine']} | | | median {100 * summary['median_abs_error']:.1f} %, largest "
+                f"{100 * summary['max_abs_error']:.1f} %; {order} | | | | {summary['peak_mismatches']} differ | "
+                f"{summary['gradient_mismatches']} differ |")
+    return "\n".join(rows) + "\n"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--bench", action="store_true")
+    parser.add_argument("--backend", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--printed", type=pathlib.Path, help="where the tests' output was kept by ctest, instead of running them again")
     arguments = parser.parse_args()
@@ -76,11 +98,14 @@ def main():
     if arguments.bench:
         tables["speed"] = speeds(sorted(path for path in (arguments.build / "tests/bench").glob("*_bench") if path.is_file()))
 
+    if arguments.backend:
+        tables["backend-cpu"] = measured_steps(arguments.build)
+
     missing, different = set(), []
 
     def replaced(match):
         name = match.group(2)
-        if name == "speed" and not arguments.bench:
+        if (name == "speed" and not arguments.bench) or (name == "backend-cpu" and not arguments.backend):
             return match.group(0)
         if name not in tables:
             missing.add(name)

@@ -30,7 +30,7 @@ def problem_of(line, binary, folder):
     words = shlex.split(line)
     if pathlib.Path(words[0]).name == "stepsim":
         text = line.replace(words[0], shlex.quote(binary), 1)
-        run = subprocess.run(["bash", "-c", text], cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+        run = subprocess.run(["bash", "-c", text], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
         return "" if run.returncode == 0 else f"exit {run.returncode}: {run.stderr.strip()[:300]}"
     if words[0] == "./quickstart.sh":
         return "" if line in (ROOT / ".ci/run").read_text(encoding="utf-8") else "not in .ci/run"

@@ -36,7 +36,7 @@ TEST(FrameworkPreset, ListsVersions) {
                           "llm-foundry@2024-01", "megatron-bridge@25.09", "megatron-bridge@25.11", "megatron-bridge@26.02",
                           "megatron-bridge@26.04", "megatron-bridge@26.06", "megatron-bridge@26.08", "megatron-core@2025",
                           "megatron-core@2026", "megatron-deepspeed@2021", "megatron-lm@2022-05", "megatron-simumax@2026-01", "nemo@24.07",
-                          "prime-rl@2025", "pytorch-fsdp@2023", "torchtitan-compiled@2024-12", "torchtitan-compiled@2026",
+                          "prime-rl@2025", "pytorch-fsdp@2023", "stepsim-kernels@1", "torchtitan-compiled@2024-12", "torchtitan-compiled@2026",
                           "torchtitan@2024-04", "torchtitan@2024-08", "torchtitan@2024-12", "torchtitan@2025-09", "torchtitan@2025-11",
                           "torchtitan@2026", "torchtitan@2026-06", "torchtune@2025", "transformers@2025"));
 }

@@ -1,0 +1,17 @@
+// Execution plans as text, a word after another: what one program writes and another, built from the standard library alone, reads. Numbers
+// of fp32 are written in hexadecimal, exactly.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "hardware/backends/execution_plan.h"
+
+namespace stepsim {
+
+std::string plan_text(const ExecutionPlan& plan);
+
+// Throws std::runtime_error, "word 12: found X, wanted Y", for text that is no plan, of another version, or whose ids are out of range.
+ExecutionPlan parse_plan(std::string_view text);
+
+}  // namespace stepsim
