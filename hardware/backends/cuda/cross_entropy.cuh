@@ -142,10 +142,10 @@ inline void run(const LossNumeratorCall& call, const StorageAddresses& addresses
 
 inline void run(const LossCall& call, const StorageAddresses& addresses, Stream stream) {
   const LossOfRows op{.predicted = addresses.of<float>(call.predicted),
-                .denominator = addresses.of<float>(call.denominator),
-                .softmax = addresses.of<float>(call.softmax),
-                .loss = addresses.of<float>(call.loss),
-                .columns = call.columns};
+                      .denominator = addresses.of<float>(call.denominator),
+                      .softmax = addresses.of<float>(call.softmax),
+                      .loss = addresses.of<float>(call.loss),
+                      .columns = call.columns};
   for_places(op, matrix(call.rows, call.columns), stream);
 }
 

@@ -6,8 +6,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "hardware/backends/cuda/cuda_step.h"
 #include "hardware/backends/cuda/bf16.h"
+#include "hardware/backends/cuda/cuda_step.h"
 #include "hardware/backends/cuda/launch_shim.h"
 #include "hardware/backends/cuda/run_call.h"
 #include "sim/check.h"
