@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "sim/check.h"
+#include "sim/units.h"
 
 namespace stepsim {
 

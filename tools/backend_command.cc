@@ -11,7 +11,9 @@
 #include "tools/backend_validation.h"
 #include "tools/commands.h"
 #include "tools/cuda_process.h"
+#include "tools/kernel_table.h"
 #include "tools/outputs.h"
+#include "tools/plan_folder.h"
 #include "tools/progress_bar.h"
 #include "tools/text_lines.h"
 #include "traces/chrome_trace_writer.h"
@@ -32,7 +34,7 @@ std::unique_ptr<KernelBackend> backend_named(const std::string& name) {
 void check_alone(const ValidateArguments& arguments) {
   const ValidateArguments none;
   const auto refuse_given = [](const char* flag, bool given) {
-    if (given) refuse(flag, "one with --backend", "--published: it is about tables of measurements");
+    if (given) refuse(flag, "one with --backend", "none: it is about --published");
   };
   refuse_given("--published", !arguments.file.empty());
   refuse_given("--format", arguments.format != none.format);
@@ -67,7 +69,8 @@ std::string backend_json(const std::string& backend, const std::string& machine,
                      {"peak_mismatches", summary.peak_mismatches},
                      {"gradient_mismatches", summary.gradient_mismatches},
                      {"order_agreement", summary.order_agreement ? OrderedJson(*summary.order_agreement) : OrderedJson(nullptr)},
-                     {"exposed_copy_max_error", summary.copy_error}};
+                     {"exposed_copy_max_error", summary.copy_error},
+                     {"repeat_spread", summary.spread}};
   return json.dump(2) + "\n";
 }
 
@@ -109,7 +112,10 @@ std::string worst_case_text(std::span<const BackendCase> cases) {
   for (const BackendCase& each : cases) {
     if (std::abs(each.error()) > std::abs(worst->error())) worst = &each;
   }
-  std::string text = fmt::format("largest error: {}, {}; by kind of op, simulated - measured:", worst->model, worst->placement);
+  const StreamDifference& compute = worst->difference.streams.front();
+  std::string text = fmt::format(
+      "largest error: {}, {}: between ops of the first stream {:.2f} ms, simulated {:.2f}; simulated - measured:", worst->model,
+      worst->placement, 1e3 * seconds(worst->measured.end - compute.second_busy), 1e3 * seconds(worst->simulated.end - compute.first_busy));
   for (std::size_t i = 0; i < std::min<std::size_t>(worst->difference.kinds.size(), 4); ++i) {
     const KindDifference& kind = worst->difference.kinds[i];
     text += fmt::format("{} {} {} {:+.2f} ms", i == 0 ? "" : ",", worst->graph.label(kind.phase), worst->graph.label(kind.kind),
@@ -117,6 +123,8 @@ std::string worst_case_text(std::span<const BackendCase> cases) {
   }
   return text;
 }
+
+constexpr double kBusySpread = 0.25;  // kernels.md section 5: 4 to 7 % on a quiet machine, and levels drift by 14 %
 
 std::string backend_text(const std::string& machine, std::span<const BackendCase> cases) {
   const BackendSummary summary = summary_of(cases);
@@ -128,28 +136,57 @@ std::string backend_text(const std::string& machine, std::span<const BackendCase
                         summary.order_agreement ? fmt::format("{:.0f} % right", 100 * *summary.order_agreement) : "none do"));
   lines.add("memory: ", fmt::format("{} of {} peaks differ, device and host", summary.peak_mismatches, cases.size()));
   lines.add("gradients: ", fmt::format("{} of {} steps differ from the first placement's", summary.gradient_mismatches, cases.size()));
+  if (summary.spread > kBusySpread) {
+    lines.add("busy: ", fmt::format("repeats of a step differ by up to {:.0f} %: something else runs on this machine, times say little",
+                                    100 * summary.spread));
+  }
   lines.add("", worst_case_text(cases));
   return cases_text(cases) + lines.text();
 }
 
 }  // namespace
 
+// Steps that another machine is to run, in `folder`.
+int write_plans(const ValidateArguments& arguments, std::size_t plans) {
+  for (const auto& [flag, path] :
+       {std::pair("--json", &arguments.json), std::pair("--trace", &arguments.trace), std::pair("--kernels", &arguments.kernels)}) {
+    if (path->empty()) continue;
+    refuse(flag, "one, but no results.json of all plans in " + arguments.plans,
+           "to run " + std::to_string(plans) + " plans first (tools/cuda_node.sh)");
+  }
+  write_outputs({}, fmt::format("{} plans in {}: run tools/cuda_node.sh {} on a machine with a GPU, bring back results.json, then "
+                                "the same command again\n",
+                                plans, arguments.plans, arguments.plans));
+  return kExitDone;
+}
+
 int backend_command(const ValidateArguments& arguments) {
   check_alone(arguments);
+  if (!arguments.plans.empty() && arguments.backend != "cuda") refuse("--plans", "a folder with --backend " + arguments.backend, "cuda");
   check_trace_name(arguments.trace);
-  const std::unique_ptr<KernelBackend> backend = backend_named(arguments.backend);
+  PlanFolder* folder = nullptr;  // of the backend, if it is one
+  std::unique_ptr<KernelBackend> backend;
+  if (arguments.plans.empty()) {
+    backend = backend_named(arguments.backend);
+  } else {
+    auto plans = std::make_unique<PlanFolder>(arguments.plans);
+    folder = plans.get();
+    backend = std::move(plans);
+  }
   std::vector<BackendCase> cases;
   const std::vector<Output> outputs = {
       {"--json", arguments.json, [&](const TextSink& sink) { sink(backend_json(arguments.backend, backend->machine_name(), cases)); }},
-      {"--trace", arguments.trace, [&](const TextSink& sink) { write_timelines(cases, sink); }}};
+      {"--trace", arguments.trace, [&](const TextSink& sink) { write_timelines(cases, sink); }},
+      {"--kernels", arguments.kernels, [&](const TextSink& sink) { sink(product_table(cases, backend->machine_name())); }}};
   check_outputs(outputs, {});
   {
     ProgressBar bar;
     const bool on_gpu = arguments.backend == "cuda";
-    const BackendOptions options{.recipe = {.precision = on_gpu ? Precision::kBf16 : Precision::kFp32}};
+    const BackendOptions options{.recipe = {.precision = on_gpu ? Precision::kBf16 : Precision::kFp32}, .fills_values = !on_gpu};
     cases = validate_backend(*backend, on_gpu ? gpu_models() : processor_models(), backend_placements(), options,
                              [&](double part, const std::string& what) { bar.show(part, what); });
   }
+  if (folder != nullptr && folder->missing() > 0) return write_plans(arguments, folder->missing());
   write_outputs(outputs, backend_text(backend->machine_name(), cases));
   const BackendSummary summary = summary_of(cases);
   return summary.gradient_mismatches == 0 ? kExitDone : kExitBeyondTolerance;

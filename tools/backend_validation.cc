@@ -26,7 +26,7 @@ struct ExecutableStep {
 ExecutableStep executable(const BackendModel& model, const PlacementPolicy& policy, const BackendOptions& options) {
   const StepRequest request = backend_request(model, policy, options.recipe);
   ExecutableStep step{build_step(request), {}};
-  step.program = step_program(request, step.built.graph, {.seed = options.seed});
+  step.program = step_program(request, step.built.graph, {.seed = options.seed, .fills_values = options.fills_values});
   return step;
 }
 
@@ -78,7 +78,9 @@ class Calibration {
     return sum;
   }
   static void keep_faster(const OpGraph& graph, bool copies, MeasuredOps& best, MeasuredOps round) {
+    const Duration handoff = best.alone.empty() ? round.handoff : std::min(best.handoff, round.handoff);
     if (best.alone.empty() || total(graph, copies, round) < total(graph, copies, best)) best = std::move(round);
+    best.handoff = handoff;
   }
 
   KernelBackend& backend_;
@@ -121,6 +123,7 @@ void measure_cases(KernelBackend& backend, std::span<BackendCase> cases, std::sp
         cases[i].measured_host_peak = run.host_peak;
       }
       STEPSIM_CHECK(run.result.memory.empty() || run.device_peak == peak(cases[i].graph, run.result, MemorySpace::kDevice));
+      if (repeat >= 0) cases[i].slowest = std::max(cases[i].slowest, run.result.end);
       if (repeat < 0 || (repeat > 0 && run.result.end >= cases[i].measured.end)) continue;
       levels[i] = (before + calibration.level()) / 2;
       cases[i].measured = std::move(run.result);
@@ -140,9 +143,11 @@ void compare_gradients(KernelBackend& backend, std::span<BackendCase> cases, std
   std::vector<std::vector<std::byte>> first;
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const ExecuteOptions options{.poison = true, .observed = compared_storages(cases[i].graph)};
-    const auto found = contents(backend.execute(cases[i].graph, std::span(&steps[i].program, 1), options).front());
+    const Execution run = std::move(backend.execute(cases[i].graph, std::span(&steps[i].program, 1), options).front());
+    const auto found = contents(run);
     if (i == 0) first = found;
-    cases[i].gradients_equal = !found.empty() && found == first;
+    const bool whole = !found.empty() && std::none_of(found.begin(), found.end(), [](const auto& each) { return each.empty(); });
+    cases[i].gradients_equal = whole && std::isfinite(run.gradient_norm) && found == first;
   }
 }
 
@@ -234,6 +239,7 @@ BackendSummary summary_of(std::span<const BackendCase> cases) {
     errors.push_back(std::abs(each.error()));
     summary.peak_mismatches += each.peaks_equal() ? 0 : 1;
     summary.gradient_mismatches += each.gradients_equal ? 0 : 1;
+    summary.spread = std::max(summary.spread, as_double(each.slowest.count()) / as_double(each.measured.end.count()) - 1);
     if (as_double(each.measured_exposed.count()) < kExposedShare * as_double(each.measured.end.count())) continue;
     const double error = as_double(each.simulated_exposed.count()) / as_double(each.measured_exposed.count()) - 1;
     summary.copy_error = std::max(summary.copy_error, std::abs(error));

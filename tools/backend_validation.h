@@ -25,6 +25,7 @@ struct BackendCase {
   bool gradients_equal = false;                      // bit by bit those of the model's first placement, and its loss
   TimelineDifference difference{};
   double error() const { return difference.end_error(); }
+  TimePoint slowest{};        // of the repeats
   double slower = 1;          // kernels took beside the measured step, of what they took when they were calibrated
   double peak_tolerance = 0;  // of device memory, the backend's
   bool peaks_equal() const;   // of the host to the byte
@@ -36,6 +37,7 @@ struct BackendSummary {
   // Of pairs of placements of one model whose measured times differ by more than 5 %: the share whose simulated order is the same. None:
   // there is no such pair.
   std::optional<double> order_agreement{};
+  double spread = 0;      // largest over cases: slowest of the repeats / best - 1; above 0.25 the machine was busy
   double copy_error = 0;  // largest absolute error of exposed copy time, over cases that expose more than 2 % of their step
 };
 
@@ -44,6 +46,7 @@ struct BackendOptions {
   int calibration_repeats = 3;  // of each round, of which there is one before each timed step
   std::uint64_t seed = 1;
   BackendRecipe recipe{};
+  bool fills_values = true;  // ProgramOptions
 };
 
 // `progress`: parts done of 1, and what is being done.

@@ -2,19 +2,17 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdio>
-#include <cstring>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <memory>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "hardware/backends/make_plan.h"
 #include "hardware/backends/plan_text.h"
 #include "sim/check.h"
 #include "sim/input_error.h"
+#include "tools/recorded_plan.h"
 
 namespace stepsim {
 
@@ -26,9 +24,12 @@ constexpr int kNoDevice = 77;
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& ending) {
-    std::string pattern = (std::filesystem::temp_directory_path() / ("stepsim-XXXXXX" + ending)).string();
+    std::error_code error;
+    const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+    if (error) refuse("--backend", "no folder for temporary files (" + error.message() + ")", "TMPDIR to name one");
+    std::string pattern = (folder / ("stepsim-XXXXXX" + ending)).string();
     const int descriptor = ::mkstemps(pattern.data(), static_cast<int>(ending.size()));
-    if (descriptor < 0) refuse("--backend", "no room for a file in " + std::filesystem::temp_directory_path().string(), "some");
+    if (descriptor < 0) refuse("--backend", "no room for a file in " + folder.string(), "some");
     std::fclose(::fdopen(descriptor, "w"));
     path_ = pattern;
   }
@@ -68,29 +69,30 @@ ProcessOutput run_process(const std::string& program, const std::string& argumen
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-nlohmann::json run_plan(const std::string& program, const OpGraph& graph, const KernelProgram& kernels,
-                        const std::vector<StorageId>& observed, const std::string& flags) {
+void check_ran(const std::string& program, const ProcessOutput& output) {
+  std::string why = first_line(output.errors);
+  if (why.starts_with("SKIP: ")) why = why.substr(6);
+  if (output.exit_code == kNoDevice) refuse("--backend", "cuda without a device: " + why, "cpu, or a machine with one");
+  if (output.exit_code != 0) refuse("--backend", program + " failing: " + why, "a run");
+}
+
+RecordedPlans run_plans(const std::string& program, const ExecutionPlan& executed, const std::string& flags) {
   const TemporaryFile plan(".plan");
   {
     std::ofstream out(plan.path(), std::ios::binary);
-    out << plan_text(execution_plan(graph, kernels, observed));
+    out << plan_text(executed);
+    out.close();
+    if (!out) refuse("--backend", "no room for a plan in " + plan.path(), "some");
   }
   const ProcessOutput output = run_process(program, flags + " " + in_quotes(plan.path()));
-  if (output.exit_code == kNoDevice)
-    refuse("--backend", "cuda without a device: " + first_line(output.errors), "cpu, or a machine with one");
-  if (output.exit_code != 0) refuse("--backend", program + " failing: " + first_line(output.errors), "a run");
-  return nlohmann::json::parse(output.printed);
+  check_ran(program, output);
+  return parse_recorded(output.printed, program);
 }
 
-std::vector<OpRun> timeline_of(const nlohmann::json& ops) {
-  std::vector<OpRun> runs;
-  for (const auto& each : ops) {
-    const TimePoint start = duration_from_seconds(std::max(each.at(1).get<double>(), 0.0));
-    const TimePoint end = std::max(start, duration_from_seconds(std::max(each.at(2).get<double>(), 0.0)));
-    runs.push_back({.op = OpId{each.at(0).get<std::int32_t>()}, .issued = start, .start = start, .end = end});
-  }
-  std::sort(runs.begin(), runs.end(), [](const OpRun& a, const OpRun& b) { return std::pair(a.start, a.op) < std::pair(b.start, b.op); });
-  return runs;
+RecordedPlan run_plan(const std::string& program, const ExecutionPlan& executed, const std::string& flags) {
+  const RecordedPlans plans = run_plans(program, executed, flags);
+  if (plans.by_file.size() != 1) refuse("--backend", program + " that prints nothing of its plan", "what it took");
+  return plans.by_file.begin()->second;
 }
 
 }  // namespace
@@ -106,50 +108,22 @@ CudaProcess::CudaProcess(std::string program) : program_(std::move(program)) {
     refuse("--backend", "cuda without " + program_,
            "that program: it is built where nvcc is found, or by hardware/backends/cuda/CMakeLists.txt");
   }
-  const TemporaryFile plan(".plan");
-  {
-    std::ofstream out(plan.path(), std::ios::binary);
-    out << plan_text({});  // nothing to run: asks for the device alone
-  }
-  const ProcessOutput output = run_process(program_, "--repeats 1 " + in_quotes(plan.path()));
-  if (output.exit_code == kNoDevice)
-    refuse("--backend", "cuda without a device: " + first_line(output.errors), "cpu, or a machine with one");
-  if (output.exit_code != 0) refuse("--backend", program_ + " failing: " + first_line(output.errors), "a run");
-  device_ = nlohmann::json::parse(output.printed).at("device").get<std::string>();
+  const ProcessOutput output = run_process(program_, "--device");
+  check_ran(program_, output);
+  device_ = parse_recorded(output.printed, program_).device;
 }
 
 std::vector<Execution> CudaProcess::execute(const OpGraph& graph, std::span<const KernelProgram> ranks, const ExecuteOptions& options) {
   STEPSIM_CHECK(ranks.size() == 1);
-  const std::string flags = options.observed.empty() ? "--repeats 3 --ops" : "--repeats 1 --observe";
-  const nlohmann::json json = run_plan(program_, graph, ranks.front(), options.observed, flags);
-  const nlohmann::json& plan = json.at("plans").at(0);
-  Execution execution;
-  execution.result.timeline = timeline_of(plan.at("ops"));
-  double best = plan.at("step_s").at(0).get<double>();
-  for (const auto& each : plan.at("step_s")) best = std::min(best, each.get<double>());
-  execution.result.end = duration_from_seconds(best);
-  execution.device_peak = Bytes(plan.at("device_peak_bytes").get<std::int64_t>());
-  execution.host_peak = Bytes(plan.at("host_peak_bytes").get<std::int64_t>());
-  execution.gradient_norm = plan.at("gradient_norm").get<float>();
-  for (const StorageId storage : options.observed) {
-    Observation observation{storage, {}};
-    for (const auto& each : plan.at("observed")) {
-      if (each.at(0).get<std::int32_t>() != storage.index) continue;
-      for (const char digit : each.at(1).get<std::string>()) observation.contents.push_back(static_cast<std::byte>(digit));
-    }
-    execution.observed.push_back(std::move(observation));
-  }
+  const char* const flags = options.observed.empty() ? "--repeats 3 --ops" : "--repeats 1 --observe";
   std::vector<Execution> executions;
-  executions.push_back(std::move(execution));
+  executions.push_back(execution_of(run_plan(program_, execution_plan(graph, ranks.front(), options.observed), flags), options.observed));
   return executions;
 }
 
 MeasuredOps CudaProcess::measure(const OpGraph& graph, const KernelProgram& program, const MeasureOptions& options) {
-  const nlohmann::json json = run_plan(program_, graph, program, {}, fmt::format("--repeats {} --ops", options.repeats));
-  MeasuredOps measured;
-  measured.alone.resize(graph.ops().size());
-  for (const OpRun& run : timeline_of(json.at("plans").at(0).at("ops"))) measured.alone[at(run.op.index)] = run.end - run.start;
-  return measured;
+  const std::string flags = fmt::format("--repeats {} --ops", options.repeats);
+  return measured_ops_of(run_plan(program_, execution_plan(graph, program), flags), graph.ops().size());
 }
 
 }  // namespace stepsim

@@ -33,6 +33,11 @@ bool accumulates(const KernelCall& call) {
       call);
 }
 
+bool waits_for_stream(const OpGraph& graph, OpId op) {
+  const std::span<const Edge> edges = graph.predecessors(op);
+  return std::any_of(edges.begin(), edges.end(), [&](const Edge& edge) { return graph.op(edge.from).stream != graph.op(op).stream; });
+}
+
 double speed(Duration alone, Duration beside) {
   if (beside.count() <= 0) return 1;
   return std::clamp(as_double(alone.count()) / as_double(beside.count()), kLeastSpeed, 1.0);
@@ -74,6 +79,7 @@ void KernelTimes::add(const OpGraph& graph, const KernelProgram& program, const 
     return values.empty() ? sum : sum / static_cast<std::int64_t>(values.size());
   };
   for (const auto& [key, values] : found) times_.try_emplace(key, Times{mean(values.first), mean(values.second)});
+  if (copies) handoff_ = measured.handoff;
   if (measured.copy_beside.count() > 0) copy_speed_ = std::min(speed(measured.copy_alone, measured.copy_beside), kMostCopySpeed);
 }
 
@@ -115,7 +121,7 @@ MeasuredCosts KernelTimes::costs(const OpGraph& graph, const KernelProgram& prog
     }
     works.back() = Given{.index = static_cast<std::int32_t>(rows.size()), .op_class = class_of(work)};
     const Duration alone(static_cast<std::int64_t>(as_double(times.alone.count()) * slower));
-    rows.push_back({.fixed = {}, .alone = alone, .issue = {}, .loads = {load}});
+    rows.push_back({.fixed = waits_for_stream(graph, OpId{op}) ? handoff_ : Duration{}, .alone = alone, .issue = {}, .loads = {load}});
   }
   return {with_works(graph, [&](OpId op) { return works[at(op.index)]; }), std::move(machine), GivenCostModel(std::move(rows))};
 }

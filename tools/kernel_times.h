@@ -45,6 +45,7 @@ class KernelTimes {
   Times times_of(const Key& key) const;
 
   std::map<Key, Times> times_;
+  Duration handoff_{};     // what an op takes longer that waits for another stream
   double copy_speed_ = 1;  // of a copy beside kernels, of its speed alone
 };
 

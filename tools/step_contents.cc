@@ -38,7 +38,7 @@ class Contents {
     rule.seed = mixed(text_seed(options_.seed, name), graph_.op(op_).layer, 0);
     const Bytes size = size_of(rule.rows * rule.columns, type);
     ResidentPart part{.tensor = {weight.storage, weight.offset + size_of(offset, type), size}, .type = type, .rule = rule};
-    part.values = resident_values(part);
+    if (options_.fills_values) part.values = resident_values(part);
     program_.residents.push_back(std::move(part));
   }
 

@@ -16,6 +16,7 @@ struct ProgramOptions {
   float norm_epsilon = 1e-5F;  // torch.nn.LayerNorm's
   double rotary_base = 10000;  // arXiv 2104.09864 section 3.2.2
   std::int64_t optimizer_step = 1;
+  bool fills_values = true;  // weights as numbers; false: their rule alone, of large models that run elsewhere
 };
 
 // The calls alone: without contents. InputError for an op that no kernel is written for, with its kind.

@@ -166,6 +166,9 @@ void add_validate(CLI::App& app, ValidateArguments& validate) {
            "exit 3 if the median error is above, such as 0.1 or 10% (pipeline: if a row differs)");
   add_text(command, "--backend", validate.backend, "cpu|cuda",
            "runs small steps with real kernels and simulates them; --trace: both timelines");
+  add_text(command, "--plans", validate.plans, "FOLDER",
+           "of cuda: steps that another machine runs (tools/cuda_node.sh); first writes them, then reads what they took");
+  add_text(command, "--kernels", validate.kernels, "FILE", "what the steps' matrix products took, a CSV for `stepsim calibrate`");
   add_outputs(command, validate.json, &validate.trace, nullptr);
   command.footer("Examples:\n  stepsim validate --published gemm_aic_H100-SXM.csv --by dtype\n  stepsim validate --backend cpu");
 }

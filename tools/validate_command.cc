@@ -228,6 +228,8 @@ static int exit_code(const PublishedComparison& comparison, std::optional<double
 int validate_command(const ValidateArguments& arguments) {
   if (!arguments.backend.empty()) return backend_command(arguments);
   if (!arguments.trace.empty()) throw InputError({"--trace"}, "found one without --backend, wanted both");
+  if (!arguments.kernels.empty()) throw InputError({"--kernels"}, "found a file without --backend, wanted both");
+  if (!arguments.plans.empty()) throw InputError({"--plans"}, "found a folder without --backend cuda, wanted both");
   if (arguments.file.empty()) throw InputError({"--published"}, "found none, wanted a CSV file or a JSON list of rows");
   const std::optional<double> tolerance = parse_tolerance(arguments.max_error);
   const CsvTable table = parse_published(read_text_file(arguments.file, kLargestTable), arguments.file);

@@ -40,6 +40,7 @@ struct Execution {
 struct MeasuredOps {
   std::vector<Duration> alone{};         // by OpId: medians over the faster half of the repeats
   std::vector<Duration> beside_copy{};   // likewise, while another thread copies; empty if not asked for
+  Duration handoff{};                    // from the end of an op to the start of one on another stream that waits for it: lower quartile
   Duration copy_alone{}, copy_beside{};  // medians of one such copy: with nothing beside it, and beside the ops
 };
 

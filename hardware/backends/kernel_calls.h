@@ -5,6 +5,7 @@
 //  - token-major heads: [batch, sequence, heads, head_dim]; head-major: [batch, heads, sequence, head_dim].
 //  - joint qkv: [batch * sequence, (heads + 2 kv_heads) * head_dim], a row is all queries, then all keys, then all values.
 //  - masks of dropout: 1 byte an element, 1 where it is kept. Tokens, labels and targets: int64.
+// Operands of a call do not overlap, except where it says so. Sizes are not 0, and counts are those of the tensors' bytes.
 // `elements` of a call is the dtype of activations and weights (kFp32, kBf16), `gradients` that of main gradients; statistics, losses,
 // master weights and moments are fp32. Arithmetic is fp32. `accumulate`: added to what a gradient holds, else it overwrites.
 #pragma once
@@ -19,8 +20,8 @@
 
 namespace stepsim {
 
-// C[m,n] (+)= op(A)[m,k] op(B)[k,n]: of the stored matrices A is [m,k], or [k,m] if transposed. Rows of the stored matrices lie row_a,
-// row_b, row_c apart. outer * inner products: number (i, j) starts at i * outer_x + j * inner_x of each operand.
+// C[m,n] (+)= op(A)[m,k] op(B)[k,n]: of the stored matrices A is [m,k], or [k,m] if transposed; B likewise. Rows of an operand lie `row`
+// apart. outer * inner products: number (i, j) starts at i * operand.outer + j * operand.inner.
 struct ProductCall {
   struct Operand {
     Tensor tensor{};
@@ -122,7 +123,8 @@ struct BiasGradientCall {  // the sum over rows
   DType elements = DType::kFp32, gradients = DType::kFp32;
 };
 
-// Of [batch * heads, queries, keys]: softmax(scale * scores) over keys; causal: query i sees keys 0..i (queries = keys), others get 0.
+// Of [batch * heads, queries, keys]: softmax(scale * scores) over keys, scale > 0; causal: query i sees keys 0..i (queries = keys), others
+// get 0.
 struct AttentionSoftmaxCall {
   Tensor scores{}, output{};
   std::int64_t matrices = 0, queries = 0, keys = 0;  // matrices: batch * heads
@@ -269,7 +271,7 @@ struct GradientNormCall {  // sum of squares
   std::vector<Tensor> gradients{};
   DType type = DType::kFp32;
 };
-struct GradientClipCall {  // gradients *= min(1, most / (norm + 1e-6)) (torch.nn.utils.clip_grad_norm_)
+struct GradientClipCall {  // gradients *= min(1, most / (norm + 1e-6)), NaN if the norm is (torch.nn.utils.clip_grad_norm_)
   std::vector<Tensor> gradients{};
   float most = 1;
   DType type = DType::kFp32;

@@ -77,6 +77,12 @@ class WordReader {
                              std::string(wanted));
   }
 
+  void expect_end() {
+    if (text_.find_first_not_of(" \n", place_) == std::string_view::npos) return;
+    const std::string_view more = word();
+    fail(more, "the end");
+  }
+
   template <class Number>
   void whole(Number& value) {
     const std::string_view text = word();
@@ -169,6 +175,32 @@ void visit_op(Words& words, Op& op) {
   each_field(words, op.op, op.stream, op.origin, op.after_end, op.after_start, op.claims, op.releases);
 }
 
+// Ops that are there already: what an op waits for, and whose state it takes, is issued before it. A storage is claimed once, before it is
+// released, once.
+struct ReadSoFar {
+  std::vector<bool> ops, claimed, released;  // by id
+
+  void add(const WordReader& words, const PlannedOp& op) {
+    for (const auto* list : {&op.after_end, &op.after_start}) {
+      for (const std::int32_t before : *list) {
+        if (!ops[at(before)]) words.fail(std::to_string(before), "an op that stands before");
+      }
+    }
+    if (op.origin >= 0 && !ops[at(op.origin)]) words.fail(std::to_string(op.origin), "an op that stands before");
+    if (ops[at(op.op)]) words.fail(std::to_string(op.op), "an op that was not there yet");
+    ops[at(op.op)] = true;
+    for (const StorageId storage : op.claims) {
+      if (claimed[at(storage.index)]) words.fail(std::to_string(storage.index), "a storage that is not claimed yet");
+      claimed[at(storage.index)] = true;
+    }
+    for (const StorageId storage : op.releases) {
+      if (!claimed[at(storage.index)] || released[at(storage.index)])
+        words.fail(std::to_string(storage.index), "a storage that is claimed");
+      released[at(storage.index)] = true;
+    }
+  }
+};
+
 void check_op(const WordReader& words, const PlannedOp& op, std::int64_t streams, std::int64_t ops) {
   if (op.op < 0 || op.op >= ops) words.fail(std::to_string(op.op), "an op of the plan");
   if (op.stream < 0 || op.stream >= streams) words.fail(std::to_string(op.stream), "a stream of the plan");
@@ -233,6 +265,7 @@ ExecutionPlan parse_plan(std::string_view text) {
   ExecutionPlan plan;
   if (const std::string_view head = words.word(); head != kHead) words.fail(head, kHead);
   words(plan.step);
+  if (plan.step < 1) words.fail(std::to_string(plan.step), "a step of the optimizer, from 1");
   visit_adamw(words, plan.adamw);
   for (std::int64_t count = words.below(kMost); count > 0; --count) plan.streams.push_back(parted(words.word()));
   for (std::int64_t count = words.below(kMost); count > 0; --count) {
@@ -242,10 +275,13 @@ ExecutionPlan parse_plan(std::string_view text) {
   }
   words.set_storages(plan.storages);
   const std::int64_t ops = words.below(kMost);
+  ReadSoFar so_far{std::vector<bool>(static_cast<std::size_t>(ops), false), {}, std::vector<bool>(plan.storages.size(), false)};
+  for (const PlannedStorage& storage : plan.storages) so_far.claimed.push_back(storage.resident);
   for (std::int64_t i = 0; i < ops; ++i) {
     PlannedOp& op = plan.ops.emplace_back();
     visit_op(words, op);
     check_op(words, op, static_cast<std::int64_t>(plan.streams.size()), ops);
+    so_far.add(words, op);
     op.call = empty_call(static_cast<std::size_t>(words.below(std::variant_size_v<KernelCall>)));
     std::visit([&](auto& each) { visit_fields(each, words); }, op.call);
   }
@@ -266,6 +302,7 @@ ExecutionPlan parse_plan(std::string_view text) {
     }
   }
   words(plan.observed);
+  words.expect_end();
   return plan;
 }
 

@@ -11,7 +11,8 @@ namespace stepsim {
 
 std::string plan_text(const ExecutionPlan& plan);
 
-// Throws std::runtime_error, "word 12: found X, wanted Y", for text that is no plan, of another version, or whose ids are out of range.
+// Throws std::runtime_error, "word 12: found X, wanted Y", for text that is no plan, of another version, whose ids are out of range or out
+// of order, whose operands reach beyond their storages. That a call's sizes fit its operands is not looked at: plans are stepsim's own.
 ExecutionPlan parse_plan(std::string_view text);
 
 }  // namespace stepsim

@@ -76,6 +76,14 @@ void step_reference(AdamWState& state, const std::vector<double>& gradient, cons
   }
 }
 
+TEST(CpuKernelGradientClip, ANormThatIsNoNumberShows) {
+  std::vector<float> gradient = {1, 2};
+  StorageAddresses addresses;
+  addresses.base = {reinterpret_cast<std::byte*>(gradient.data())};
+  clip({.gradients = {{StorageId{0}, Bytes(0), Bytes(8)}}, .most = 1}, addresses, std::nan(""));
+  EXPECT_TRUE(std::isnan(gradient[0]));
+}
+
 TEST(CpuKernelAdamW, FollowsTheAlgorithm) {
   for (const std::int64_t count : {1, 5, 16, 1003}) {
     CpuOperands operands;

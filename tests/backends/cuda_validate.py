@@ -27,6 +27,11 @@ def main():
         bad = run(program, plan)
         expect(bad.returncode == 2 and "word 2: found x, wanted a whole number" in bad.stderr, f"a bad plan: {bad.stderr}")
         expect(run(program, plan.with_name("absent")).returncode == 2, "a plan that is not there")
+        plans = pathlib.Path(folder) / "plans"
+        written = run(stepsim, "validate", "--backend", "cuda", "--plans", plans)
+        files = sorted(plans.glob("*.plan"))
+        expect(written.returncode == 0 and f"{len(files)} plans in" in written.stdout and files, f"plans: {written.stdout}{written.stderr}")
+        expect(run(program, "--repeats", "1", *files).returncode in (0, 77), "the plans are read whole")
         result_file = pathlib.Path(folder) / "result.json"
         run_of_all = run(stepsim, "validate", "--backend", "cuda", "--json", result_file)
         if run_of_all.returncode == 2 and "without a device" in run_of_all.stderr:

@@ -71,6 +71,17 @@ TEST(PlanText, WhatIsNoPlanIsRefusedWithThePlace) {
   for (std::size_t length = 0; length + 3 < text.size(); length += 1 + text.size() / 200) {  // cut short anywhere
     EXPECT_NE(error_of(text.substr(0, length)), "") << length;
   }
+  EXPECT_THAT(error_of(text + " 1"), HasSubstr("found 1, wanted the end"));
+  EXPECT_THAT(error_of("stepsim-plan-1 0 "), HasSubstr("wanted a step of the optimizer"));
+  ExecutionPlan twice = plan_of(tiny_gpt(1), "none");
+  twice.ops[4] = twice.ops[3];
+  EXPECT_THAT(error_of(plan_text(twice)), HasSubstr("wanted an op that was not there yet"));
+  ExecutionPlan ahead = plan_of(tiny_gpt(1), "none");
+  ahead.ops[4].after_end = {7};
+  EXPECT_THAT(error_of(plan_text(ahead)), HasSubstr("found 7, wanted an op that stands before"));
+  ExecutionPlan again = plan_of(tiny_gpt(1), "none");
+  again.ops[4].claims = again.ops[3].claims;
+  EXPECT_THAT(error_of(plan_text(again)), HasSubstr("wanted a storage that is not claimed yet"));
   std::string other = text;  // a storage that is not there
   other.replace(other.rfind('\n', other.size() - 2), std::string::npos, "\n1 100000\n");
   EXPECT_THAT(error_of(other), HasSubstr("found 100000"));

@@ -27,7 +27,8 @@ std::vector<BackendCase> small_cases() {
   std::vector<BackendModel> models = processor_models();
   models.resize(2);
   for (BackendModel& model : models) model = shrunk(model);
-  return validate_backend(backend, models, backend_placements(), {}, [](double, const std::string&) {});
+  return validate_backend(backend, models, backend_placements(), {.repeats = 2, .calibration_repeats = 2},
+                          [](double, const std::string&) {});
 }
 
 }  // namespace

@@ -19,17 +19,35 @@ namespace {
 using cpu::OpProgress;
 using cpu::RankStep;
 
-// Where all threads of a step wait until the last is there.
+// Where all threads of a step wait until the last is there, or the start is called off because one could not be made.
 class StartLine {
  public:
   explicit StartLine(std::size_t threads) : missing_(threads) {}
-  void wait() {
+  bool wait() {  // false: called off
     missing_.fetch_sub(1, std::memory_order_acq_rel);
-    while (missing_.load(std::memory_order_acquire) > 0) std::this_thread::yield();
+    while (missing_.load(std::memory_order_acquire) > 0) {
+      if (called_off_.load(std::memory_order_relaxed)) return false;
+      std::this_thread::yield();
+    }
+    return true;
   }
+  void call_off() { called_off_.store(true, std::memory_order_relaxed); }
 
  private:
   std::atomic<std::size_t> missing_;
+  std::atomic<bool> called_off_{false};
+};
+
+// Sets a flag when its scope ends, however it ends.
+class SetAtExit {
+ public:
+  explicit SetAtExit(std::atomic<bool>& flag) : flag_(flag) {}
+  ~SetAtExit() { flag_.store(true); }
+  SetAtExit(const SetAtExit&) = delete;
+  SetAtExit& operator=(const SetAtExit&) = delete;
+
+ private:
+  std::atomic<bool>& flag_;
 };
 
 // An exclusive queue: taken for the time of an op.
@@ -144,16 +162,33 @@ class CopyLoop {
   std::vector<Duration> times_;
 };
 
+// From the end of an op to the start of the next one where that is on another stream. None: no two streams meet.
+std::vector<Duration> handoffs(const OpGraph& graph, const StepResult& step) {
+  std::vector<Duration> found;
+  for (std::size_t i = 1; i < step.timeline.size(); ++i) {
+    const OpRun &before = step.timeline[i - 1], &after = step.timeline[i];
+    if (graph.op(before.op).stream != graph.op(after.op).stream) found.push_back(after.start - before.end);
+  }
+  return found;
+}
+
 // By op the median over the faster half of the steps: others were disturbed.
-std::vector<Duration> typical_times(std::vector<Execution> steps, std::size_t ops) {
+MeasuredOps typical_times(const OpGraph& graph, std::vector<Execution> steps) {
+  const std::size_t ops = graph.ops().size();
   std::sort(steps.begin(), steps.end(), [](const Execution& a, const Execution& b) { return a.result.end < b.result.end; });
   steps.resize((steps.size() + 1) / 2);
   std::vector<std::vector<Duration>> by_op(ops);
   for (const Execution& step : steps) {
     for (const OpRun& run : step.result.timeline) by_op[at(run.op.index)].push_back(run.end - run.start);
   }
-  std::vector<Duration> found;
-  for (const std::vector<Duration>& each : by_op) found.push_back(median(each));
+  MeasuredOps found;
+  for (const std::vector<Duration>& each : by_op) found.alone.push_back(median(each));
+  std::vector<Duration> gaps;
+  for (const Execution& step : steps) {
+    for (const Duration gap : handoffs(graph, step.result)) gaps.push_back(gap);
+  }
+  std::sort(gaps.begin(), gaps.end());
+  if (!gaps.empty()) found.handoff = gaps[gaps.size() / 4];  // the others waited for a thread that slept
   return found;
 }
 
@@ -194,20 +229,25 @@ std::vector<Execution> CpuBackend::run(const OpGraph& graph, std::span<const Ker
   StartLine line(ranks.size() * streams.size() + 1);
   FirstError error;
   std::vector<std::jthread> threads;
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    for (const StreamId stream : streams) {
-      threads.emplace_back([&, rank, stream] {
-        line.wait();
-        try {
-          run_stream({graph, *steps[rank], *progress[rank], queues[rank], serial}, stream, before);
-        } catch (...) {
-          error.keep(std::current_exception());
-          progress[rank]->stop();
-        }
-        if (!progress[rank]->stopped()) return;
-        for (const auto& each : progress) each->stop();  // the others may wait for this rank
-      });
+  try {
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      for (const StreamId stream : streams) {
+        threads.emplace_back([&, rank, stream] {
+          if (!line.wait()) return;
+          try {
+            run_stream({graph, *steps[rank], *progress[rank], queues[rank], serial}, stream, before);
+          } catch (...) {
+            error.keep(std::current_exception());
+            progress[rank]->stop();
+          }
+          if (!progress[rank]->stopped()) return;
+          for (const auto& each : progress) each->stop();  // the others may wait for this rank
+        });
+      }
     }
+  } catch (...) {
+    line.call_off();
+    throw;
   }
   const auto origin = std::chrono::steady_clock::now();
   for (const auto& step : steps) step->start_clock(origin);
@@ -231,22 +271,23 @@ MeasuredOps CpuBackend::measure(const OpGraph& graph, const KernelProgram& progr
       std::vector<Execution> step = run(graph, std::span(&program, 1), {}, true);
       if (repeat >= 0) steps.push_back(std::move(step.front()));
     }
-    return typical_times(std::move(steps), graph.ops().size());
+    return typical_times(graph, std::move(steps));
   };
-  MeasuredOps measured;
-  measured.alone = timed();
+  MeasuredOps measured = timed();
   if (options.copy_beside == Bytes(0)) return measured;
   CopyLoop loop(options.copy_beside);
   const auto copies_for = [&](const auto& meanwhile) {
     std::atomic<bool> stop{false};
     std::jthread copier([&] { loop.run(stop); });
-    meanwhile();
-    stop.store(true);
+    {
+      const SetAtExit stopped(stop);
+      meanwhile();
+    }
     copier.join();
     return loop.restart();
   };
   measured.copy_alone = copies_for([] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); });
-  measured.copy_beside = copies_for([&] { measured.beside_copy = timed(); });
+  measured.copy_beside = copies_for([&] { measured.beside_copy = timed().alone; });
   return measured;
 }
 

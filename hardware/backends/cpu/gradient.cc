@@ -1,7 +1,5 @@
 #include "hardware/backends/cpu/gradient.h"
 
-#include <algorithm>
-
 #include "hardware/backends/cpu/fp32_only.h"
 #include "hardware/backends/cpu/lanes.h"
 
@@ -28,7 +26,8 @@ double squared_norm(const GradientNormCall& call, const StorageAddresses& addres
 
 void clip(const GradientClipCall& call, const StorageAddresses& addresses, double norm) {
   check_fp32(call.type);
-  const auto factor = static_cast<float>(std::min(1.0, static_cast<double>(call.most) / (norm + 1e-6)));  // torch's
+  const double wanted = static_cast<double>(call.most) / (norm + 1e-6);  // torch.nn.utils.clip_grad_norm_
+  const auto factor = static_cast<float>(wanted > 1 ? 1.0 : wanted);     // a norm that is NaN shows
   for (const Tensor& tensor : call.gradients) {
     auto* const gradient = addresses.of<float>(tensor);
     for (std::int64_t i = 0; i < fp32_count(tensor); ++i) gradient[i] *= factor;

@@ -108,7 +108,7 @@ void RankStep::record_out_of_memory(OpId op, StorageId wanted, TimePoint when) {
 bool RankStep::run(OpId op, const std::atomic<bool>& stop, const std::function<void()>& started) {
   if (!begin(op)) return false;
   started();
-  run_kernel(op, stop);
+  if (!run_kernel(op, stop)) return false;
   end(op);
   return true;
 }
@@ -169,9 +169,10 @@ Draw RankStep::drawn(OpId op, Draw draw) {
   return draw;
 }
 
-void RankStep::run_kernel(OpId op, const std::atomic<bool>& stop) {
+bool RankStep::run_kernel(OpId op, const std::atomic<bool>& stop) {
+  bool whole = true;
   const auto reduce = [&](float* buffer, std::int64_t count, bool maximum) {
-    set_.meetings[at(op.index)]->reduce(set_.rank, buffer, count, maximum, stop);
+    whole = set_.meetings[at(op.index)]->reduce(set_.rank, buffer, count, maximum, stop);
   };
   std::visit(Overloaded{
                  [](const NoCall&) {},
@@ -207,6 +208,7 @@ void RankStep::run_kernel(OpId op, const std::atomic<bool>& stop) {
                  [&](const auto& call) { cpu::run(call, addresses_); },
              },
              set_.program.calls[at(op.index)]);
+  return whole;
 }
 
 Execution RankStep::finish() {

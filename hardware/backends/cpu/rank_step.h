@@ -45,7 +45,8 @@ class RankStep {
   // The clock of the step's times; before the first op.
   void start_clock(std::chrono::steady_clock::time_point origin) { origin_ = origin; }
 
-  // Claims memory, runs the op's kernel, releases memory. False: its claim did not fit. `started` is called once the op has its memory.
+  // Claims memory, runs the op's kernel, releases memory. False: its claim did not fit, or the step was stopped. `started` is called once
+  // the op has its memory.
   bool run(OpId op, const std::atomic<bool>& stop, const std::function<void()>& started);
 
   // After all ops: what was measured.
@@ -62,7 +63,7 @@ class RankStep {
   const Storage& storage(StorageId id) const { return set_.graph.storages()[at(id.index)]; }
   TimePoint now() const;
   void observe(StorageId storage);
-  void run_kernel(OpId op, const std::atomic<bool>& stop);
+  bool run_kernel(OpId op, const std::atomic<bool>& stop);  // false: the step was stopped meanwhile
   void record_out_of_memory(OpId op, StorageId wanted, TimePoint when);
   Draw drawn(OpId op, Draw draw);
 

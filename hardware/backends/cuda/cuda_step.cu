@@ -127,15 +127,17 @@ struct CudaStep::State {
     }
   }
 
-  std::byte* claim_host(std::int64_t size) {
+  // A block that ops may still use holds back the stream that claims it.
+  std::byte* claim_host(std::int64_t size, cudaStream_t stream) {
     host_in_use += size;
     host_peak = std::max(host_peak, host_in_use);
     std::vector<std::byte*>& blocks = pinned[size];
-    std::vector<std::byte*>& kept = free_pinned[size];
+    std::vector<FreedBlock>& kept = free_pinned[size];
     if (!kept.empty()) {
-      std::byte* const block = kept.back();
+      const FreedBlock freed = std::move(kept.back());
       kept.pop_back();
-      return block;
+      for (const std::size_t place : freed.users) done[place].hold_back(stream);
+      return freed.block;
     }
     void* block = nullptr;
     check(cudaHostAlloc(&block, static_cast<std::size_t>(std::max<std::int64_t>(size, 1)), cudaHostAllocDefault), "cudaHostAlloc");
@@ -146,7 +148,7 @@ struct CudaStep::State {
   void claim(StorageId id, cudaStream_t stream) {
     const PlannedStorage& storage = plan.storages[at(id.index)];
     if (storage.on_host) {
-      addresses.base[at(id.index)] = claim_host(storage.size.value);
+      addresses.base[at(id.index)] = claim_host(storage.size.value, stream);
       return;
     }
     void* block = nullptr;
@@ -187,7 +189,7 @@ struct CudaStep::State {
     const PlannedStorage& storage = plan.storages[at(id.index)];
     if (storage.on_host) {
       host_in_use -= storage.size.value;
-      free_pinned[storage.size.value].push_back(std::exchange(block, nullptr));
+      free_pinned[storage.size.value].push_back({std::exchange(block, nullptr), users[at(id.index)]});
       return;
     }
     const std::vector<std::size_t>& touching = users[at(id.index)];
@@ -225,8 +227,13 @@ struct CudaStep::State {
   cudaMemPool_t pool = nullptr;
   StorageAddresses addresses;
   std::vector<std::vector<std::size_t>> users;
-  std::vector<Event> done, started;                                     // by place in issue order
-  std::map<std::int64_t, std::vector<std::byte*>> pinned, free_pinned;  // by size
+  std::vector<Event> done, started;  // by place in issue order
+  struct FreedBlock {
+    std::byte* block = nullptr;
+    std::vector<std::size_t> users;  // places of the ops that touched what it held
+  };
+  std::map<std::int64_t, std::vector<std::byte*>> pinned;  // by size
+  std::map<std::int64_t, std::vector<FreedBlock>> free_pinned;
   std::int64_t host_in_use = 0, host_peak = 0;
   std::unique_ptr<CallResources> resources;
 };
@@ -245,6 +252,7 @@ std::string CudaStep::device_name() {
 CudaStepResult CudaStep::run(const CudaStepOptions& options) {
   State& state = *state_;
   CudaStepResult result;
+  if (state.streams.empty()) return result;  // a plan of nothing
   state.fill_residents();
   state.host_in_use = state.host_peak = 0;
   std::uint64_t zero = 0;

@@ -1,12 +1,16 @@
-// stepsim_cuda_validate [--repeats N] [--ops] [--observe] PLAN...: runs execution plans on the first CUDA device and prints what they took
-// as JSON: {"device", "plans": [{"plan": file, "step_s": [of each repeat], "device_peak_bytes", "host_peak_bytes", "gradient_norm", "ops":
+// stepsim_cuda_validate --device | [--repeats N] [--ops] [--observe] PLAN...: runs execution plans on the first CUDA device and prints what
+// they took as JSON: {"device", "plans": [{"plan": file, "step_s": [of each repeat], "device_peak_bytes", "host_peak_bytes",
+// "gradient_norm", "ops":
 // [[op, start_s, end_s], ...] (--ops: of one more run, with events around each op), "observed": [[storage, "hash", sum, sum of squares],
 // ...]
-// (--observe: of one more run)}]}. Needs CUDA and the standard library alone. Exit code 77: there is no device; 2: bad arguments, a plan
-// that cannot be read; 1: CUDA failed.
+// (--observe: of one more run)}]}. --device: names the device alone. Needs CUDA and the standard library alone. Exit code 77: there is no
+// device; 2: bad arguments, a plan that cannot be read; 1: CUDA failed.
+#include <charconv>
+#include <cmath>
+#include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
@@ -24,21 +28,26 @@ using stepsim::cuda::CudaStepResult;
 
 constexpr int kNoDevice = 77;  // ctest's SKIP_RETURN_CODE
 
+constexpr std::uintmax_t kLargestPlan = std::uintmax_t{1} << 30;
+
 std::string read(const char* file) {
+  if (!std::filesystem::is_regular_file(file)) throw std::runtime_error("found no file, wanted a plan");
+  if (std::filesystem::file_size(file) > kLargestPlan) throw std::runtime_error("found more than 1 GiB, wanted a plan");
   std::ifstream in(file, std::ios::binary);
   if (!in) throw std::runtime_error("cannot be opened");
   std::ostringstream text;
   text << in.rdbuf();
+  if (!in || !text) throw std::runtime_error("cannot be read whole");
   return text.str();
 }
 
 struct Arguments {
   int repeats = 10;
-  bool ops = false, observe = false;
+  bool ops = false, observe = false, device = false;
   std::vector<const char*> plans;
 };
 
-// Empty plans: bad arguments.
+// No plans and not `device`: bad arguments.
 Arguments parsed(int count, char** texts) {
   Arguments arguments;
   for (int i = 1; i < count; ++i) {
@@ -47,8 +56,12 @@ Arguments parsed(int count, char** texts) {
       arguments.ops = true;
     } else if (text == "--observe") {
       arguments.observe = true;
+    } else if (text == "--device") {
+      arguments.device = true;
     } else if (text == "--repeats" && i + 1 < count) {
-      arguments.repeats = std::atoi(texts[++i]);
+      const std::string number = texts[++i];
+      const auto read = std::from_chars(number.data(), number.data() + number.size(), arguments.repeats);
+      if (read.ec != std::errc() || read.ptr != number.data() + number.size()) return {};
     } else if (text.rfind("--", 0) == 0) {
       return {};
     } else {
@@ -56,6 +69,16 @@ Arguments parsed(int count, char** texts) {
     }
   }
   return arguments.repeats > 0 ? arguments : Arguments{};
+}
+
+// As a text of JSON.
+std::string escaped(const std::string& text) {
+  std::string found;
+  for (const char each : text) {
+    if (each == '"' || each == '\\') found += '\\';
+    found += static_cast<unsigned char>(each) < 0x20 ? '?' : each;
+  }
+  return found;
 }
 
 void print_ops(const std::vector<stepsim::cuda::TimedOp>& ops) {
@@ -75,15 +98,16 @@ void print_observed(const std::vector<stepsim::cuda::ContentSums>& observed) {
 void print_plan(const char* file, const ExecutionPlan& plan, const Arguments& arguments) {
   CudaStep step(plan);
   step.run({});  // allocates, finds algorithms of products
-  std::printf("{\"plan\": \"%s\", \"step_s\": [", file);
+  std::printf("{\"plan\": \"%s\", \"step_s\": [", escaped(file).c_str());
   CudaStepResult result;
   for (int repeat = 0; repeat < arguments.repeats; ++repeat) {
     result = step.run({});
     std::printf("%s%.9g", repeat == 0 ? "" : ", ", result.step_s);
   }
-  std::printf("], \"device_peak_bytes\": %lld, \"host_peak_bytes\": %lld, \"gradient_norm\": %.9g,\n  \"ops\": [",
-              static_cast<long long>(result.device_peak), static_cast<long long>(result.host_peak),
-              static_cast<double>(result.gradient_norm));
+  std::printf("], \"device_peak_bytes\": %lld, \"host_peak_bytes\": %lld, \"gradient_norm\": ", static_cast<long long>(result.device_peak),
+              static_cast<long long>(result.host_peak));
+  std::printf(std::isfinite(result.gradient_norm) ? "%.9g" : "null", static_cast<double>(result.gradient_norm));
+  std::printf(",\n  \"ops\": [");
   if (arguments.ops) print_ops(step.run({.times_ops = true}).ops);
   std::printf("],\n  \"observed\": [");
   if (arguments.observe) print_observed(step.run({.observes = true}).observed);
@@ -94,8 +118,8 @@ void print_plan(const char* file, const ExecutionPlan& plan, const Arguments& ar
 
 int main(int count, char** texts) {
   const Arguments arguments = parsed(count, texts);
-  if (arguments.plans.empty()) {
-    std::fprintf(stderr, "stepsim_cuda_validate: found no plan, wanted [--repeats N] [--ops] [--observe] and files that stepsim wrote\n");
+  if (arguments.plans.empty() && !arguments.device) {
+    std::fprintf(stderr, "stepsim_cuda_validate: wanted --device, or [--repeats N] [--ops] [--observe] and plans that stepsim wrote\n");
     return 2;
   }
   std::vector<ExecutionPlan> plans;
@@ -112,7 +136,7 @@ int main(int count, char** texts) {
     return kNoDevice;
   }
   try {
-    std::printf("{\"device\": \"%s\", \"plans\": [\n ", CudaStep::device_name().c_str());
+    std::printf("{\"device\": \"%s\", \"plans\": [\n ", escaped(CudaStep::device_name()).c_str());
     for (std::size_t i = 0; i < plans.size(); ++i) {
       if (i > 0) std::printf(",\n ");
       print_plan(arguments.plans[i], plans[i], arguments);
