@@ -50,7 +50,7 @@ int simulate_command(const SimulateArguments& arguments);
 struct ValidateArguments {
   std::string file, format = "auto", json, by, quality = "A,B", evidence;
   bool rows = false;
-  std::string max_error;              // "0.05" or "5%"
+  std::string max_error;                       // "0.05" or "5%"
   std::string backend, trace, plans, kernels;  // --backend: cpu, cuda; "": none. --plans: of cuda, a folder
 };
 int validate_command(const ValidateArguments& arguments);
