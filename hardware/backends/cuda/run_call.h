@@ -2,13 +2,13 @@
 // norm. Made once for a plan.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
 #include "hardware/backends/execution_plan.h"
+
+struct CUstream_st;  // of which CUDA's cudaStream_t is a pointer
 
 namespace stepsim::cuda {
 
@@ -30,7 +30,7 @@ class CallResources {
 };
 
 // `offset`: of an op that draws random numbers. Calls that need scratch memory must all be of one stream.
-void run_call(const KernelCall& call, const StorageAddresses& addresses, cudaStream_t stream, std::uint64_t offset,
+void run_call(const KernelCall& call, const StorageAddresses& addresses, CUstream_st* stream, std::uint64_t offset,
               CallResources& resources);
 
 }  // namespace stepsim::cuda
